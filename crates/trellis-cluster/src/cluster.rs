@@ -1,4 +1,5 @@
-//! The public face of a node: joining, the region, leaving. Waiting for other nodes is in [`crate::synchronisation`].
+//! The public interface of a node: joining, the region, leaving. Waiting for other nodes is in
+//! [`crate::synchronisation`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -16,8 +17,8 @@ use trellis_record::Counters;
 
 /// One process's part in a cluster. Clones are the same node.
 ///
-/// The last clone that is dropped leaves the cluster, which waits for the other nodes to leave too; a node that
-/// unwinds from a panic does not wait but ends the cluster.
+/// Dropping the last clone leaves the cluster, which waits for the other nodes to leave too. A node that unwinds from a
+/// panic does not wait, but ends the cluster.
 #[derive(Clone)]
 pub struct Cluster {
     handle: Arc<Handle>,
@@ -28,7 +29,7 @@ struct Handle {
     service: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A call that waited could not be completed.
+/// Why a call that waited could not be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -38,14 +39,14 @@ pub enum WaitError {
     /// `wait_seconds_max` passed.
     #[error("gave up after {seconds} s {what}: {whom}")]
     TooLong {
-        /// What was waited for.
+        /// The wait, in words.
         what: String,
-        /// For how long.
+        /// Its limit in seconds.
         seconds: u64,
-        /// Who did not answer.
+        /// Who is in the way, in words.
         whom: String,
     },
-    /// The program asked for something that cannot be.
+    /// The call cannot be carried out as the program made it; the sentence says why.
     #[error("{0}")]
     Misuse(String),
 }
@@ -55,7 +56,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`JoinError`] says what could not be had (memory, address, catcher, secret) or who did not come.
+    /// [`JoinError`] says what this node lacks (memory, address, catcher, secret) or which nodes did not come.
     ///
     /// # Examples
     ///
@@ -73,9 +74,9 @@ impl Cluster {
         join::join(config, &[]).map(Cluster::new)
     }
 
-    /// Like [`Cluster::join`], for a region whose first pages are at addresses of their own, the same at every node: the
-    /// variables of a program. Nothing is mapped there before [`Region::occupy`]. A process that joins a running cluster
-    /// has no pieces.
+    /// Joins like [`Cluster::join`], with a region whose first pages lie at addresses of their own, the same at every
+    /// node: the variables of a program. Nothing is mapped there before [`Region::occupy`]. A process that joins a
+    /// running cluster has no pieces.
     ///
     /// # Errors
     ///
@@ -88,8 +89,8 @@ impl Cluster {
         join::join(config, pieces).map(Cluster::new)
     }
 
-    /// Joins over a link that already exists; `config.nodes` only names the nodes in messages. For tests, and for
-    /// programs that bring their own transport.
+    /// Joins over a link that already exists, for tests and for programs with their own transport. `config.nodes` only
+    /// names the nodes in messages.
     pub fn join_over(config: Config, link: Box<dyn trellis_transport::Link>) -> Result<Cluster, JoinError> {
         join::join_over(config, link).map(Cluster::new)
     }
@@ -104,33 +105,34 @@ impl Cluster {
         usize::from(self.inner().me.0)
     }
 
-    /// How many nodes the cluster started with: those that stay to the end and meet in barriers, numbers 0 to
-    /// `nodes() - 1`. A node that joined later has a higher number and is not counted; see [`Cluster::members`].
+    /// The number of founders: the nodes from the start, which stay to the end and meet in barriers, with the numbers 0
+    /// to `nodes() - 1`. A node that joined later has a higher number and is not counted; see [`Cluster::members`].
     pub fn nodes(&self) -> usize {
         usize::from(self.inner().founders)
     }
 
-    /// How many nodes are there now, those that joined later included. Others may come or go at any moment.
+    /// The number of nodes that are present now, including those that joined later. It may change at any moment.
     pub fn members(&self) -> usize {
         self.inner().members_present()
     }
 
-    /// Whether this node joined a cluster that ran already: then it is in no barrier, and may leave when it likes.
+    /// Whether this node joined a running cluster. Such a node is in no barrier of all nodes, and may leave at any
+    /// time.
     pub fn has_joined_later(&self) -> bool {
         self.inner().is_joined_node()
     }
 
-    /// Whether somebody asked this node, by `trellis leave`, to finish its piece of work and leave.
+    /// Whether a user asked this node, by `trellis leave`, to finish its piece of work and leave.
     pub fn is_leave_requested(&self) -> bool {
         self.inner().status.is_leave_requested()
     }
 
-    /// The configured manager.
+    /// The number of the configured manager.
     pub fn manager(&self) -> usize {
         self.inner().config.manager
     }
 
-    /// What this node was told.
+    /// The configuration of this node.
     pub fn config(&self) -> &Config {
         &self.inner().config
     }
@@ -140,8 +142,8 @@ impl Cluster {
         Region { node: self.inner() }
     }
 
-    /// Fetches bytes `[offset, offset + bytes)` of the region before they are touched, in large pieces; with `write`
-    /// also the right to write them. A hint: other nodes may take the pages away again.
+    /// Fetches bytes `[offset, offset + bytes)` of the region before they are touched, in large pieces; with `write`,
+    /// also the right to write them. This is a hint: other nodes may take the pages away again.
     ///
     /// # Errors
     ///
@@ -163,39 +165,40 @@ impl Cluster {
         node.recorder.phase(name, now, node.count());
     }
 
-    /// How often things happened at this node so far.
+    /// The counters of this node so far.
     pub fn counters(&self) -> Counters {
         self.inner().count_of_link();
         self.inner().count()
     }
 
-    /// Ends the cluster because this node's program cannot go on: every node's waits fail and name this node, and
-    /// processes that do not react are ended after a second.
+    /// Ends the cluster because this node's program cannot continue. The waits of every node fail and name this node,
+    /// and processes that do not react are ended after a second.
     pub fn abandon(&self, why: &str) {
         self.inner().fail(why.to_owned());
     }
 
-    /// How sentences call the object of a number, where a library gives numbers that mean nothing to people. The first call
-    /// counts.
+    /// Sets how messages name the object of a number, for a library whose numbers mean nothing to users. Only the first
+    /// call has an effect.
     pub fn name_objects(&self, name: fn(u64) -> String) {
         let _ = self.inner().object_names.set(name);
     }
 
-    /// Long waits for locks and other objects are not reported from now on: the program has threads that wait while others
+    /// Turns off reports of long waits for locks and other objects, for a program whose threads wait while others
     /// compute, as those of one process do.
     pub fn expect_long_waits(&self) {
         self.inner().waits_are_normal.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Leaves the cluster. A node that was there from the start serves the other nodes until their programs are done
-    /// too; one that joined later hands its pages and locks on and goes at once. From the call on, no thread of a node
-    /// that joined later may use the region; no other may after it. Leaving twice does nothing.
+    /// Leaves the cluster. A founder serves the other nodes until their programs are done too. A node that joined later
+    /// hands its pages and locks on and leaves at once. No thread of a node that joined later may use the region from
+    /// this call on, and no thread of a founder after it. Leaving twice does nothing.
     ///
     /// # Errors
     ///
-    /// [`WaitError::Failed`] if a node died before everybody was done. [`WaitError::Misuse`] while the program has a handle
-    /// to [memory with a name](crate::named), and at a node that joined later and still holds a lock, or waits for one, or
-    /// for another object: nothing has changed then; the sentence names it, and the node can leave once it gave that back.
+    /// [`WaitError::Failed`] if a node died before all were done. [`WaitError::Misuse`] while the program has a handle
+    /// to [memory with a name](crate::named), or if a node that joined later still holds or waits for a lock or another
+    /// object. Nothing has changed then; the sentence names the object, and the node can leave when it has given it
+    /// back.
     pub fn leave(&self) -> Result<(), WaitError> {
         let service = lock_service(&self.handle).take();
         match service {
@@ -228,7 +231,7 @@ impl Drop for Handle {
         if std::thread::panicking() {
             self.node.fail("the program panicked".to_owned());
         } else if let Err(refused) = self.node.may_leave() {
-            // Others may wait for it, and nobody is left to give it back.
+            // Others may wait for it, and no thread is left to give it back.
             self.node.fail(format!("the program ended its part in the cluster although {refused}"));
         } else if let Err(error) = self.node.leave(service) {
             complain(format_args!("node {}: {error}", self.node.me.0));
@@ -286,12 +289,12 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    /// Its first byte.
+    /// The address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.node.region.base()
     }
 
-    /// Maps the pieces at their addresses, in place of what is mapped there; see [`Cluster::join_in_pieces`].
+    /// Maps the pieces at their addresses and replaces what is mapped there; see [`Cluster::join_in_pieces`].
     ///
     /// # Errors
     ///
@@ -299,14 +302,14 @@ impl<'a> Region<'a> {
     ///
     /// # Safety
     ///
-    /// What is mapped there belongs to the caller, and nothing uses it meanwhile. The pieces stay mapped after the node
-    /// has left.
+    /// The caller owns what is mapped there, and nothing uses it meanwhile. The pieces stay mapped after the node has
+    /// left.
     pub unsafe fn occupy(&self) -> Result<(), trellis_memory::MapError> {
         // SAFETY: the caller's promise.
         unsafe { self.node.region.occupy() }
     }
 
-    /// Its size in bytes.
+    /// The size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.node.region.bytes()
     }
@@ -321,11 +324,11 @@ impl<'a> Region<'a> {
         self.node.region.catcher().to_string()
     }
 
-    /// `length` values of `T` from `offset_bytes` on.
+    /// The `length` values of `T` that begin at `offset_bytes`.
     ///
     /// # Panics
     ///
-    /// If they are not inside the region, or reach into the part of the shared heap ([`Region::heap_start`]), or if
+    /// If the values are not inside the region, or reach into the shared heap ([`Region::heap_start`]), or if
     /// `offset_bytes` is not aligned for `T`.
     ///
     /// # Safety
@@ -337,7 +340,7 @@ impl<'a> Region<'a> {
         unsafe { std::slice::from_raw_parts(pointer, length) }
     }
 
-    /// `length` values of `T` from `offset_bytes` on, to be written.
+    /// The `length` values of `T` that begin at `offset_bytes`, for reading and writing.
     ///
     /// # Panics
     ///
@@ -348,13 +351,13 @@ impl<'a> Region<'a> {
     /// Any bytes must be a valid `T`, and for the lifetime of the slice no other thread of any node may use it.
     pub unsafe fn slice_mut<T>(&self, offset_bytes: usize, length: usize) -> &'a mut [T] {
         let pointer = self.place::<T>(offset_bytes, length);
-        // SAFETY: as in `slice`; that nobody else uses it is the caller's promise.
+        // SAFETY: as in `slice`; the caller promises that nothing else uses it.
         unsafe { std::slice::from_raw_parts_mut(pointer, length) }
     }
 
-    /// Changes bytes `[offset, offset + bytes)` as one: the range is locked, `change` is called with it, and the lock is
-    /// given back. Other nodes see all of what `change` stored or nothing; two updates with a page in common, of any
-    /// threads of any nodes, happen one after the other.
+    /// Changes bytes `[offset, offset + bytes)` atomically: locks the range, calls `change` with it, and gives the lock
+    /// back. Other nodes see all of what `change` stored, or nothing. Two updates with a page in common, by any threads
+    /// of any nodes, happen one after the other.
     ///
     /// # Errors
     ///
@@ -362,9 +365,9 @@ impl<'a> Region<'a> {
     ///
     /// # Safety
     ///
-    /// While `change` runs, no thread of this node may use these bytes but by `update` or with
-    /// [`Region::lock_range`]: the lock keeps other nodes away, and other calls, not plain loads and stores of this
-    /// node's own threads.
+    /// While `change` runs, no thread of this node may use these bytes except by `update` or with
+    /// [`Region::lock_range`]. The lock excludes other nodes and other calls, but not plain loads and stores of this
+    /// node's threads.
     pub unsafe fn update<R>(
         &self,
         offset: usize,
@@ -372,8 +375,8 @@ impl<'a> Region<'a> {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, WaitError> {
         let _guard = self.lock_range(offset, bytes)?;
-        // SAFETY: any bytes are bytes; no other node has these while the guard lives, and no other call; that no thread
-        // of this node uses them otherwise is the caller's promise.
+        // SAFETY: any bytes are valid; no other node and no other call has them while the guard lives; the caller
+        // promises that no thread of this node uses them otherwise.
         Ok(change(unsafe { std::slice::from_raw_parts_mut(self.base().wrapping_add(offset), bytes) }))
     }
 

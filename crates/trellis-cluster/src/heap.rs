@@ -1,8 +1,8 @@
 //! The shared heap: memory of the region for objects of any size, allocated and freed at any node.
 //!
-//! Promises: what a node allocates never shares a page with what another node allocates; a block may be freed at any
-//! node; a pointer that was freed before, or never allocated, is refused with a sentence. Nothing but the program's bytes
-//! lies in the region: what the allocator knows is private memory of the nodes.
+//! Promises: blocks that different nodes allocate never share a page. A block may be freed at any node. A pointer that
+//! was freed before, or never allocated, is refused with a sentence. It must never keep data of the allocator in the
+//! region: they are private memory of the nodes.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -13,44 +13,44 @@ use crate::cluster::{Cluster, Region, WaitError};
 use crate::config::Config;
 use crate::runtime::{AllocationRequest, Node};
 
-/// Two objects closer than this may be in one line of a processor's cache.
+/// The size of a line of a processor's cache.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Which node shall keep the pages of an allocation, where their protocol lets that be chosen. A hint: the bytes are
-/// right without it.
+/// The node that keeps the pages of an allocation, if their protocol leaves a choice. This is a hint and does not
+/// change the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// Large allocations as their protocol places them, small ones here.
+    /// The choice of the protocol for large allocations, this node for small ones.
     #[default]
     Unspecified,
     /// The node that allocates.
     Here,
-    /// This one.
+    /// The node of this number.
     Node(usize),
-    /// The nodes in turn, for allocations with pages of their own; small ones here.
+    /// The nodes in turn for allocations with their own pages, this node for small ones.
     Interleaved,
 }
 
-/// How far an allocation stays from others.
+/// How an allocation is separated from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Padding {
-    /// Next to others of this node.
+    /// It may share lines and pages with others of this node.
     #[default]
     Packed,
-    /// In cache lines of its own, 64 bytes: for what threads of one node use at the same time.
+    /// It shares no cache line (64 bytes) with others: for data that threads of one node use at the same time.
     PerCacheLine,
-    /// On pages of its own: for what different nodes write.
+    /// It shares no page with others: for data that different nodes write.
     PerPage,
 }
 
-/// Memory could not be had, or could not be given back.
+/// Why memory could not be allocated or freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeapError {
-    /// The region has not so many bytes in a row left.
+    /// The region does not have so many free bytes in a row.
     #[error("{0}")]
     NoRoom(String),
-    /// The program asked for something that cannot be.
+    /// The call cannot be carried out as the program made it; the sentence says why.
     #[error("{0}")]
     Misuse(String),
     /// The cluster failed, or a node did not answer.
@@ -58,21 +58,21 @@ pub enum HeapError {
     Wait(#[from] WaitError),
 }
 
-/// How much of the heap is in use. Bytes are those of whole blocks and pages.
+/// The use of the heap. Bytes count whole blocks and pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapStatistics {
-    /// Blocks that this node allocated and nobody freed yet.
+    /// Blocks that this node allocated and that are not freed.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub block_bytes: u64,
     /// Bytes of the pages that this node has for its blocks.
     pub span_bytes: u64,
     /// Blocks that this node ever allocated.
     pub allocations: u64,
-    /// Of those, how many another node freed.
+    /// Blocks of this node that other nodes freed.
     pub frees_by_others: u64,
-    /// Bytes that no node has; known at the configured manager only, 0 elsewhere.
+    /// Free bytes that no node has. Only the configured manager knows them; elsewhere the value is 0.
     pub free_bytes: u64,
 }
 
@@ -104,15 +104,15 @@ impl Cluster {
 }
 
 impl Region<'_> {
-    /// The offset from which on the region is the shared heap's; views ([`Region::slice`]) end here. The key `heap_bytes`
-    /// moves it; without, it is half the region.
+    /// The offset at which the shared heap begins; views ([`Region::slice`]) end here. The key `heap_bytes` sets it.
+    /// Without the key, the heap may use half the region.
     pub fn heap_start(&self) -> usize {
         self.node.config.heap_start()
     }
 }
 
 impl Config {
-    /// The offset from which on the shared heap may use the region.
+    /// The offset at which the shared heap begins.
     pub(crate) fn heap_start(&self) -> usize {
         let heap_bytes = self.heap_bytes.unwrap_or(self.region_bytes / 2).min(self.region_bytes);
         (self.region_bytes - heap_bytes).next_multiple_of(self.page_bytes)
@@ -120,8 +120,8 @@ impl Config {
 }
 
 impl Heap<'_> {
-    /// Room for `count` values of `T`, whose bytes may be anything. No room at all is room for nothing: its pointer is
-    /// one of its own and can be freed.
+    /// Allocates `count` values of `T`, whose bytes are arbitrary. An allocation of 0 bytes has its own pointer and can
+    /// be freed.
     ///
     /// # Errors
     ///
@@ -131,17 +131,17 @@ impl Heap<'_> {
         self.allocate_layout(self.array_of::<T>(count)?, home, Padding::Packed).map(NonNull::cast)
     }
 
-    /// As [`Heap::allocate`]; every byte is zero.
+    /// Allocates like [`Heap::allocate`], with every byte zero.
     pub fn allocate_zeroed<T>(&self, count: usize, home: Home) -> Result<NonNull<T>, HeapError> {
         self.allocate_layout_zeroed(self.array_of::<T>(count)?, home, Padding::Packed).map(NonNull::cast)
     }
 
-    /// Room for a layout: its alignment, which is 16 at least, is kept up to that of the region's address.
+    /// Allocates a layout. The alignment is 16 at least, and at most that of the region's address.
     pub fn allocate_layout(&self, layout: Layout, home: Home, padding: Padding) -> Result<NonNull<u8>, HeapError> {
         self.block(layout, home, padding).map(|(pointer, _)| pointer)
     }
 
-    /// As [`Heap::allocate_layout`]; every byte is zero.
+    /// Allocates like [`Heap::allocate_layout`], with every byte zero.
     pub fn allocate_layout_zeroed(
         &self,
         layout: Layout,
@@ -150,13 +150,13 @@ impl Heap<'_> {
     ) -> Result<NonNull<u8>, HeapError> {
         let (pointer, block) = self.block(layout, home, padding)?;
         if !block.is_fresh {
-            // SAFETY: the block has so many bytes, and nobody else knows it yet.
+            // SAFETY: the block has so many bytes, and no other thread knows it yet.
             unsafe { pointer.write_bytes(0, layout.size()) };
         }
         Ok(pointer)
     }
 
-    /// Gives a block back, at whichever node. When it returns, the memory can be allocated again, at any node.
+    /// Frees a block, at any node. After it returns, any node can allocate the memory again.
     ///
     /// # Errors
     ///
@@ -164,13 +164,13 @@ impl Heap<'_> {
     ///
     /// # Safety
     ///
-    /// No thread of any node uses the block any more, and whoever used it last is ordered before this call, as by a lock
-    /// or a barrier.
+    /// No thread of any node uses the block any more, and a lock, a barrier or the like orders its last use before this
+    /// call.
     pub unsafe fn free<T>(&self, pointer: NonNull<T>) -> Result<(), HeapError> {
         self.node.heap_free(self.offset_of(pointer.cast())?)
     }
 
-    /// How many bytes a block has: what was asked for, or a little more. All of them may be used.
+    /// The size of a block in bytes: the requested size or a little more. All of them may be used.
     ///
     /// # Errors
     ///
@@ -179,12 +179,12 @@ impl Heap<'_> {
         self.node.heap_measure(self.offset_of(pointer.cast())?).map(|bytes| bytes as usize)
     }
 
-    /// A block of `bytes` with the contents of this one as far as they fit. It may be the same; otherwise the old one was
-    /// freed. Alignment is 16, and padding and home are the defaults.
+    /// Returns a block of `bytes` with the contents of this one as far as they fit. It may be the same block; otherwise
+    /// the old one is freed. The alignment is 16, and padding and home are the defaults.
     ///
     /// # Errors
     ///
-    /// As [`Heap::allocate`] and [`Heap::free`]; the old block stays what it was.
+    /// As [`Heap::allocate`] and [`Heap::free`]; the old block is unchanged then.
     ///
     /// # Safety
     ///
@@ -197,14 +197,15 @@ impl Heap<'_> {
         let layout = Layout::from_size_align(bytes, ALIGN_BYTES_MIN as usize);
         let layout = layout.map_err(|_| self.too_large(bytes))?;
         let after = self.allocate_layout(layout, Home::Unspecified, Padding::Packed)?;
-        // SAFETY: both blocks have so many bytes, they do not overlap, and by the caller's promise nobody else uses them.
+        // SAFETY: both blocks have so many bytes, they do not overlap, and the caller promises that no other thread
+        // uses them.
         unsafe { pointer.copy_to_nonoverlapping(after, bytes.min(before)) };
         // SAFETY: the caller's promise; the contents are safe.
         unsafe { self.free(pointer)? };
         Ok(after)
     }
 
-    /// How much is in use.
+    /// The use of the heap, as this node knows it.
     pub fn statistics(&self) -> HeapStatistics {
         let (now, pages_free) = self.node.heap_statistics();
         HeapStatistics {

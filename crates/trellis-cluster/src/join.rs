@@ -1,8 +1,8 @@
-//! Start-up: region, secret, link, service thread, catcher, peers, in that order; for a process that joins a running
-//! cluster, what that cluster says comes before all.
+//! Start-up: region, secret, link, service thread, catcher, peers, in that order. A process that joins a running
+//! cluster asks that cluster for settings before all this.
 //!
-//! Promises: what cannot be had is one sentence before anything was started that would outlive it; a node waits for
-//! its peers, whatever the order in which they start, and says for whom.
+//! Promises: if something is missing, the error is one sentence, and nothing that was started outlives it. Nodes may
+//! start in any order; a node waits for its peers and names those that it waits for.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -25,75 +25,75 @@ use crate::runtime::{Node, Server, start_service};
 use crate::secret::{Secret, SecretError};
 use crate::waits::Wait;
 
-/// A node could not join its cluster.
+/// Why a node could not join its cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The configuration.
+    /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The memory.
+    /// The memory of the region is not available.
     #[error("{place}: {source}")]
     Region {
-        /// Where the value that cannot be had was given.
+        /// The place of the value that was refused.
         place: String,
-        /// What cannot be had, and why.
+        /// What is not available, and why.
         source: trellis_memory::RegionError,
     },
     /// No catcher works here.
     #[error("accesses cannot be caught: {0}")]
     Catcher(String),
-    /// What the launcher handed over.
+    /// Something that the launcher handed over cannot be used.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The secret.
+    /// There is no valid secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The link.
+    /// The link could not be started.
     #[error("{place}: {source}")]
     Link {
-        /// Where the addresses were given.
+        /// The place where the addresses were given.
         place: String,
-        /// What cannot be had, and why.
+        /// What is not available, and why.
         source: trellis_transport::StartError,
     },
-    /// The link `fabric`.
+    /// The link `fabric` could not be started.
     #[cfg(feature = "fabric")]
     #[error("{place}: {source}")]
     Fabric {
-        /// Where the link was given.
+        /// The place where the link was given.
         place: String,
-        /// What cannot be had, and why.
+        /// What is not available, and why.
         source: trellis_transport::FabricError,
     },
-    /// Something small that the system refused.
+    /// The system refused a call.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The purpose of the call.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The nodes of the job did not find each other through their engine.
     #[error("{engine}: {why}")]
     Engine {
-        /// The engine, or the place of the rendezvous.
+        /// The engine, or the address of the rendezvous.
         engine: String,
         /// What went wrong, and what to do.
         why: String,
     },
-    /// A running cluster does not take this process in.
+    /// A running cluster does not admit this process.
     #[error("cannot join the cluster at {address}: {why}")]
     Refused {
-        /// Who was asked.
+        /// The address that was asked.
         address: String,
-        /// Its sentence, or why there is none.
+        /// The sentence of the refusal, or why there was no answer.
         why: String,
     },
-    /// Peers did not come, or the cluster failed while they did.
+    /// Peers did not come, or the cluster failed meanwhile.
     #[error("{0}")]
     Peers(String),
-    /// The region lies at memory servers, and cannot be had there.
+    /// The region lies at memory servers, which do not provide it.
     #[error("{0}")]
     Leases(String),
 }
@@ -118,14 +118,14 @@ pub(crate) fn join(mut config: Config, pieces: &[Piece]) -> Result<Joined, JoinE
     } else {
         let secret = Secret::choose(&config, secret)?;
         let mut addresses = config.nodes.clone();
-        // Nobody knows yet where those are that may come.
+        // The addresses of nodes that may join are not known yet.
         addresses.resize(config.capacity(), String::new());
         make_link(&config, addresses, listener, datagrams, &secret, &this)?
     };
     start(config, region, link, status, &this, &|| true)
 }
 
-/// Joins a cluster that runs already: asks for what must be agreed on, then for a number, and meets those who are there.
+/// Joins a running cluster: asks for the settings that all nodes share, then for a number, and meets the present nodes.
 fn join_running(
     mut config: Config,
     listener: Option<TcpListener>,
@@ -140,7 +140,7 @@ fn join_running(
     if config.nodes.is_empty() || config.manager >= config.nodes.len() {
         return Err(door.refused("it does not say who takes others in".to_owned()));
     }
-    // What this machine does not have must be known before the others hear of this process.
+    // If this machine lacks something, that must be known before the others hear of this process.
     let region = make_region(&config, &[], status.is_some())?;
     let listener = match listener {
         Some(listener) => listener,
@@ -169,17 +169,17 @@ fn join_running(
     start(config, region, link, status, &this, &still_there)
 }
 
-/// When whoever waits at the start gives up.
+/// When a wait at the start ends.
 fn timeout(config: &Config) -> Instant {
     Instant::now() + Duration::from_secs(config.start_seconds_max)
 }
 
-/// Where a process asks that is no node yet.
+/// The address at which a process that is not yet a node asks.
 struct Door<'a> {
     address: String,
     secret: &'a Secret,
     until: Instant,
-    /// A node of this cluster has answered: the secret is the right one.
+    /// Whether a node of this cluster has answered: the secret is then the right one.
     is_known: bool,
 }
 
@@ -201,7 +201,7 @@ impl Door<'_> {
         Ok((String::from_utf8_lossy(&answer).into_owned(), local))
     }
 
-    /// Whether somebody still listens here; for a door at which this process was answered before.
+    /// Whether a node still listens here. Only for an address that has answered this process before.
     fn is_open(&self) -> bool {
         let asked = question::ask(&self.address, None, self.secret.bytes(), b"configuration 0", LOOK.time());
         !matches!(asked, Err(AskError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused)
@@ -213,11 +213,13 @@ impl Door<'_> {
             let left = self.until.saturating_duration_since(Instant::now());
             match question::ask(&self.address, node, self.secret.bytes(), question.as_bytes(), left) {
                 Ok(answered) => return Ok((answered.text, answered.local)),
-                // As a node that dials one that has not started: it will be that far in a moment.
+                // The node will be ready in a moment, so this process asks again, as a node dials again that finds no
+                // listener.
                 Err(AskError::Refused { why }) if why == NOT_READY && !left.is_zero() => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                // A node that ends hangs up as one does that does not know the secret; a moment later nobody listens.
+                // A node that ends hangs up, as does a node with another secret. A moment later, an ended node does not
+                // listen.
                 Err(AskError::Silent { .. }) if silences < LOOKS && !left.is_zero() => {
                     silences += 1;
                     std::thread::sleep(BETWEEN_LOOKS);
@@ -250,11 +252,11 @@ impl Door<'_> {
     }
 }
 
-/// How often a process looks whether whoever it wants to join is still there, before it believes that it is not.
+/// The number of looks without an answer after which a process believes that the node it wants to join is gone.
 const LOOKS: u32 = 3;
-/// Between two of these looks.
+/// The time between two of these looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
-/// How long one of them may take: whoever does not answer at once may be busy, and is there.
+/// How long one look may take. A node that does not answer at once may be busy, and counts as present.
 pub(crate) const LOOK: Deadline = Deadline {
     who: "a process that joins a cluster",
     waits_for: "the coordinator, to say that it is still there",
@@ -262,16 +264,16 @@ pub(crate) const LOOK: Deadline = Deadline {
     then: "it counts as there, until `start_seconds_max` is over",
     tested: "crates/trellis-cluster/src/join.rs who_says_nothing_is_there_and_who_does_not_listen_is_not",
 };
-/// The longest answer to one question.
+/// The maximum length of an answer to one question in bytes.
 const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
-/// The answer of a node that has a link and nothing else yet.
+/// The answer of a node that has only a link yet.
 const NOT_READY: &str = "this node is still starting";
 
-/// The node, for the link that answers questions before the node exists.
+/// The node, for its link, which answers questions before the node exists.
 type ThisNode = Arc<OnceLock<Weak<Node>>>;
 
-/// Answers somebody who knows the secret and wants to join. `meant_for_this` is whether the question was certainly
-/// meant for this node, and is not a recording of what another was asked.
+/// Answers a process that knows the secret and wants to join. `meant_for_this` says whether the question was certainly
+/// meant for this node, and is not a recording of a question to another node.
 fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: &str) -> Result<Vec<u8>, String> {
     let mut words = question.split(' ');
     let piece = |text: String, from: Option<&str>| {
@@ -318,11 +320,11 @@ fn make_region(config: &Config, pieces: &[Piece], is_launched: bool) -> Result<t
     let (catcher, why) = trellis_memory::choose(requested, &machine).map_err(JoinError::Catcher)?;
     let names_it = matches!(config.catch, config::Catch::Signal | config::Catch::Mprotect);
     if !machine.system_calls_work(catcher) && !names_it && (config.node == 0 || !is_launched) {
-        // Nobody chose this, and programs notice: a system call on shared memory may fail.
+        // The user did not choose this catcher, and programs may notice it: a system call on shared memory may fail.
         trellis_output::lines::report(format_args!("node {}: catch = \"{catcher}\": {why}", config.node));
     }
     let reserve = match config.reserve {
-        // What is here is bounded by the cache, whatever the region's size.
+        // The cache bounds the memory that is used here, whatever the region's size.
         _ if config.is_leased() => trellis_memory::Reserve::Overcommit,
         config::Reserve::Lazy => trellis_memory::Reserve::Lazy,
         config::Reserve::Full => trellis_memory::Reserve::Full,
@@ -338,17 +340,17 @@ fn make_region(config: &Config, pieces: &[Piece], is_launched: bool) -> Result<t
     let region =
         trellis_memory::Region::create_in_pieces(&options, pieces).map_err(|source| refused_region(config, source))?;
     if reserve == trellis_memory::Reserve::Full && config.has_release_consistency() {
-        // Each node keeps, beside its copy of a page, the bytes as they were published last.
+        // Beside its copy of a page, each node keeps the bytes of the last publication.
         region.reserve_twins().map_err(|source| refused_region(config, source))?;
     }
     Ok(region)
 }
 
-/// Sees whether so many nodes of this machine can have the region of a configuration, and keeps nothing of it.
+/// Checks whether `nodes` nodes of this machine can have the region of a configuration, and keeps no memory.
 ///
 /// # Errors
 ///
-/// The sentence that a node would end with.
+/// The sentence with which a node would end.
 pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
     if config.reserve != config::Reserve::Full {
         return make_region(config, &[], true).map(drop).map_err(|error| error.to_string());
@@ -362,7 +364,7 @@ pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
     })
 }
 
-/// Which key the memory was refused for.
+/// The error, with the key for which the memory was refused.
 fn refused_region(config: &Config, source: trellis_memory::RegionError) -> JoinError {
     use trellis_memory::RegionError::{
         BaseTaken, BaseUnaligned, BaseUnreachable, Catcher, KernelPageSize, NotWholePages, PageSize,
@@ -434,7 +436,7 @@ fn tcp_options(
     }
 }
 
-/// What those are told who ask to join.
+/// The answers to processes that ask to join.
 fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
     let (config, this) = (config.clone(), Arc::clone(this));
     Box::new(move |meant_for_this: bool, question: &[u8]| {
@@ -443,7 +445,8 @@ fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
     })
 }
 
-/// What becomes of the sentence about a peer that was refused: people hear it at once, and once more where the peer is missed.
+/// Handles the sentence about a peer that was refused: it is reported at once, and again in an error about missing
+/// peers.
 fn refused(this: &ThisNode) -> Box<dyn Fn(String) + Send + Sync> {
     let this = Arc::clone(this);
     Box::new(move |sentence| {
@@ -497,7 +500,7 @@ fn start(
         Some(status) => status,
         None => StatusPage::create().map_err(system("a page for the counters cannot be made"))?,
     };
-    // Before anybody polls: what a link tells its peers of this memory, it tells them when they meet.
+    // This comes before any thread polls: a link tells its peers about this memory when they meet.
     let pages = region.bytes() / config.page_bytes;
     let memory = SharedMemory { pointer: region.privileged(0, pages), bytes: region.bytes(), file: region.file() };
     link.share(memory).map_err(|sentence| JoinError::System {
@@ -508,7 +511,7 @@ fn start(
     let node = Arc::new(node);
     node.status.set_node(node.me.0);
     node.know_thyself();
-    // The link asks from now on; it was empty before.
+    // The link finds the node here from now on.
     let _ = this.set(Arc::downgrade(&node));
     let service = start_service(&node).map_err(system("the service thread cannot be started"))?;
     let caught = node.region.catch(Arc::new(Server::new(&node)));
@@ -516,7 +519,7 @@ fn start(
     match wait_for_peers(&node, still_there) {
         Ok(()) => {
             if let Err(sentence) = node.begin_leases() {
-                // The others must not wait for what this node does not have.
+                // The others must not wait for a node that cannot take part.
                 node.fail(sentence.clone());
                 node.end_leases();
                 let _ = node.close(service);
@@ -524,20 +527,21 @@ fn start(
             }
             node.doing(Activity::Computing);
             if node.config.pin == config::Pin::Core {
-                // Not the service thread, which may use the core of a thread that waits.
+                // The service thread is not pinned: it may use the core of a thread that waits.
                 crate::launch::pin_thread(node.config.node);
             }
             Ok((node, service))
         }
         Err(sentence) => {
-            // The sentence is the error; that the service thread ended is all that matters here.
+            // The sentence is the error. It only matters here that the service thread has ended.
             let _ = node.close(service);
             Err(JoinError::Peers(sentence))
         }
     }
 }
 
-/// `still_there` says whether whoever lets this node in still listens; `true` where nobody can know.
+/// Waits for the peers. `still_there` says whether the node that admits this one still listens; it is `true` if that
+/// cannot be known.
 fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), String> {
     node.doing(Activity::Waiting(Wait::Start));
     let begun = Instant::now();
@@ -585,12 +589,12 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
                 names(node, &missing)
             ));
         }
-        // The service thread receives; this thread only looks. Start-up is not a fault path.
+        // The service thread receives, and this thread only looks. Start-up is not a fault path.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Who is missing may be who was refused, or among those who were refused without an answer.
+/// A part of the sentence about missing peers: a missing peer may be one that was refused.
 fn refused_unauthenticated(node: &Node) -> String {
     let unauthenticated = match node.unauthenticated_refused() {
         0 => String::new(),
@@ -604,7 +608,7 @@ fn refused_unauthenticated(node: &Node) -> String {
 
 fn missing_peers(node: &Node) -> Vec<usize> {
     let wanted: Vec<usize> = match node.config.start {
-        // The coordinator says who else is there.
+        // The coordinator says which others are present.
         _ if node.is_joined_node() => vec![node.config.manager],
         Start::All => (0..usize::from(node.founders)).collect(),
         Start::Manager => vec![node.config.manager],

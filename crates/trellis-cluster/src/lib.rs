@@ -1,8 +1,8 @@
-//! The runtime of a cluster: what a node of it is, and the Rust API that the crate `trellis-dsm` presents as `trellis`.
+//! The runtime of one node of a cluster, and the Rust API that the crate `trellis-dsm` presents as `trellis`.
 //!
 //! It carries out what the protocols of [`trellis_cluster_protocol`] decide: it catches faults, moves pages between
-//! memory and links, and lets threads wait. Promises and limits are those of each module. Must never decide by itself who
-//! may read or write a page.
+//! memory and links, and lets threads wait. Each module states its promises and limits. It must never decide by itself
+//! which node may read or write a page.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -20,7 +20,7 @@ pub mod secret;
 pub mod synchronisation;
 pub mod waits;
 
-/// Which types can be elements of named memory: [`bytemuck::Pod`], which can be derived.
+/// Types that can be elements of named memory implement [`bytemuck::Pod`], which can be derived.
 pub use bytemuck;
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
@@ -30,7 +30,7 @@ pub use named::{FrozenVec, MutexOf, SharedVec};
 pub use names::Name;
 pub use ranges::{RangeGuard, ToProtocol};
 pub use synchronisation::Atomic;
-/// Which protocols there are, and how they combine.
+/// A protocol, and how protocols combine.
 pub use trellis_cluster_protocol::coherence::Protocol;
 pub use trellis_record::Counters;
 

@@ -21,7 +21,7 @@ const TEXTS_MASK: u64 = (1 << 62) - 1;
 pub(crate) const OF_MEMORY_FIRST: u64 = 3 << 62;
 const OF_MEMORY_MASK: u64 = (1 << 61) - 1;
 
-/// The number that replaces one that a program cannot give. Every call refuses it.
+/// Replaces a number that a program cannot give. Every call refuses it.
 const REFUSED: u64 = u64::MAX;
 
 const _: () = assert!(TEXTS_FIRST + TEXTS_MASK < OF_MEMORY_FIRST && OF_MEMORY_FIRST + OF_MEMORY_MASK < RESERVED_FIRST);
@@ -45,7 +45,7 @@ const _: () = assert!(TEXTS_FIRST + TEXTS_MASK < OF_MEMORY_FIRST && OF_MEMORY_FI
 pub enum Name<'a> {
     /// A number.
     Number(u64),
-    /// A text. Every text is another object, the empty one too.
+    /// A text. Every text names another object, also the empty text.
     Text(&'a str),
 }
 

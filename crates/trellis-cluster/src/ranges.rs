@@ -1,7 +1,7 @@
-//! Parts of the region: locks of ranges, and which protocol looks after them.
+//! Parts of the region: locks of ranges, and their protocols.
 //!
-//! Promises: a range that leaves the region, or a protocol that cannot do what is asked, is refused with a sentence and
-//! nothing has happened. Bytes are named by their offset; what is locked or changed are the pages that hold them.
+//! Promises: a range that leaves the region, or a protocol that does not support the call, is refused with a sentence,
+//! and nothing has changed. Calls name bytes by their offset; they lock or change the pages that hold these bytes.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use trellis_cluster_protocol::node::LockedRange;
 use crate::cluster::{Region, WaitError};
 use crate::runtime::Node;
 
-/// What names a protocol: a [`Protocol`], or its words such as `"lock(dynamic)"`.
+/// A value that names a protocol: a [`Protocol`], or its text, such as `"lock(dynamic)"`.
 pub trait ToProtocol {
-    /// The protocol, or the sentence that lists what there is.
+    /// The protocol, or the sentence that lists the protocols.
     fn to_protocol(&self) -> Result<Protocol, NoProtocol>;
 }
 
@@ -39,7 +39,7 @@ impl ToProtocol for String {
     }
 }
 
-/// A range that is locked; dropping it gives the range back.
+/// A locked range. Dropping the guard gives the range back.
 pub struct RangeGuard<'a> {
     node: &'a Node,
     taken: LockedRange,
@@ -48,7 +48,7 @@ pub struct RangeGuard<'a> {
 }
 
 impl RangeGuard<'_> {
-    /// Gives the range back, as dropping does, and says whether it was locked until now.
+    /// Gives the range back, as dropping does. The error says that it was not locked until now.
     ///
     /// # Errors
     ///
@@ -60,23 +60,24 @@ impl RangeGuard<'_> {
 
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
-        // It can only fail where the time was over, and then nobody asked to be told.
+        // This fails only if the time was over. A caller that wants to know that calls `unlock`.
         let _ = self.node.unlock_range(&mut self.taken);
     }
 }
 
 impl<'a> Region<'a> {
-    /// Locks the pages that hold bytes `[offset, offset + bytes)`: they come here, for stores, and stay until the guard
-    /// is dropped. No other node sees them meanwhile, and no other call for them succeeds, on this node neither; plain
-    /// loads and stores of this node's own threads go on. So the range is a lock between nodes, and what is stored
-    /// while it is held appears to others at once.
+    /// Locks the pages that hold bytes `[offset, offset + bytes)`. This node gets them for stores and keeps them until
+    /// the guard is dropped. Meanwhile, no other node sees them, and no other call for them succeeds, not even on this
+    /// node; but plain loads and stores of this node's threads go on. So the range is a lock between nodes, and all
+    /// that is stored under it appears to others at once.
     ///
-    /// Not recursive. Ranges that span chunks or borders of protocols are taken piece by piece in ascending order.
+    /// The lock is not recursive. A range that spans chunks or borders of protocols is taken piece by piece in
+    /// ascending order.
     ///
     /// # Errors
     ///
-    /// [`WaitError::Misuse`] if the range leaves the region, or its protocol has no lock layer;
-    /// [`WaitError::TooLong`] names who holds it.
+    /// [`WaitError::Misuse`] if the range leaves the region, or its protocol has no lock layer. [`WaitError::TooLong`]
+    /// names the node that holds it.
     ///
     /// # Examples
     ///
@@ -95,14 +96,14 @@ impl<'a> Region<'a> {
         self.guard(offset, bytes, None)
     }
 
-    /// As [`Region::lock_range`], but the lock ends by itself `stay` after it was got: nobody waits longer for a node
-    /// that is slow. What is stored after that is seen as it happens.
+    /// Locks like [`Region::lock_range`], but the lock ends by itself when `stay` has passed, so that no node waits
+    /// longer for a slow one. Stores after that are visible to others at any time.
     pub fn lock_range_for(&self, offset: usize, bytes: usize, stay: Duration) -> Result<RangeGuard<'a>, WaitError> {
         self.guard(offset, bytes, Some(stay))
     }
 
-    /// As [`Region::lock_range`] (or [`Region::lock_range_for`] where `stay` is given), without a guard: for interfaces
-    /// to other languages. [`Region::lock_range_release`] gives the range back.
+    /// Locks like [`Region::lock_range`] (or [`Region::lock_range_for`] if `stay` is given) without a guard, for
+    /// interfaces to other languages. [`Region::lock_range_release`] gives the range back.
     pub fn lock_range_acquire(&self, offset: usize, bytes: usize, stay: Option<Duration>) -> Result<(), WaitError> {
         let pages = self.pages(offset, bytes)?;
         self.node.hold_range((offset, bytes), pages, stay.map(nanoseconds))
@@ -117,17 +118,17 @@ impl<'a> Region<'a> {
         self.node.give_back_range((offset, bytes))
     }
 
-    /// Gives the pages of `[offset, offset + bytes)` to another protocol. Every node makes the same call, as with a
-    /// barrier; it returns when all nodes have changed. The bytes stay what they are, and threads may go on using the
-    /// region: those that need one of these pages meanwhile wait.
+    /// Changes the protocol of the pages of `[offset, offset + bytes)`. Every node makes the same call, as with a
+    /// barrier; it returns when all nodes have changed. The bytes do not change. Threads may use the region meanwhile;
+    /// those that need one of these pages wait.
     ///
     /// # Errors
     ///
-    /// [`WaitError::Misuse`] if the range leaves the region or does not begin and end with a page, if nodes asked for
-    /// different changes, or if the program of a node holds or waits for a lock of a page of the range: then nothing
-    /// has changed on any node. [`WaitError::TooLong`] names who did not come, or which node could not wait any longer:
-    /// this call returns it on every node, whenever they come, nothing has changed on any, and the next call is a new
-    /// one. Once all have agreed a node that does not come ends the cluster.
+    /// [`WaitError::Misuse`] if the range leaves the region or does not begin and end with a page, if nodes requested
+    /// different changes, or if the program of a node holds or waits for a lock of a page of the range.
+    /// [`WaitError::TooLong`] names the nodes that did not come, or the one whose time was over: every node gets it,
+    /// even one that comes later, and the next call is a new one. After either error, nothing has changed on any node.
+    /// When all nodes have agreed, a node that does not come ends the cluster.
     ///
     /// # Examples
     ///
@@ -151,11 +152,11 @@ impl<'a> Region<'a> {
         self.node.set_protocol(pages, protocol)
     }
 
-    /// The protocol that looks after the byte at `offset`.
+    /// The protocol of the byte at `offset`.
     ///
     /// # Panics
     ///
-    /// If that is outside of the region.
+    /// If `offset` is outside the region.
     pub fn protocol(&self, offset: usize) -> Protocol {
         assert!(offset < self.bytes(), "byte {offset} is not inside the region of {} bytes", self.bytes());
         self.node.protocol_of(PageIndex((offset / self.page_bytes()) as u32))
@@ -166,7 +167,7 @@ impl<'a> Region<'a> {
         Ok(RangeGuard { node: self.node, taken, not_send: PhantomData })
     }
 
-    /// The pages that hold these bytes; at least one.
+    /// The pages that hold these bytes, at least one.
     fn pages(&self, offset: usize, bytes: usize) -> Result<Range<u32>, WaitError> {
         self.node.check_range(offset, bytes)?;
         if bytes == 0 {
@@ -176,7 +177,7 @@ impl<'a> Region<'a> {
     }
 }
 
-/// A lock that ends in five centuries ends in time.
+/// A duration in nanoseconds, cut to five centuries.
 fn nanoseconds(stay: Duration) -> u64 {
     u64::try_from(stay.as_nanos()).unwrap_or(u64::MAX)
 }

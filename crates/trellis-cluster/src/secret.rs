@@ -1,8 +1,8 @@
-//! The 32 bytes that make a cluster closed: whoever does not know them gets silence.
+//! The 32 bytes that close a cluster: a peer that does not know them gets no answer.
 //!
 //! Promises: a secret comes from the launcher's pipe, from a file that only its owner can read, or from the user's own
-//! key file, which is made whole or not at all. It is never printed, never in the environment or an argument, and is
-//! overwritten when it is dropped.
+//! key file, which is made whole or not at all. It is overwritten when it is dropped. It must never be printed, or be
+//! in the environment or an argument.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,11 +15,12 @@ use trellis_output::files::Unfinished;
 
 use crate::config::Config;
 
-/// How many bytes a secret has.
+/// The length of a secret in bytes.
 pub const SECRET_BYTES: usize = 32;
 const FORM: &str = "a secret is 32 bytes or 64 hexadecimal digits";
 
-/// How long a launcher may take to fill the pipe; it fills it before it starts the node, so this is never waited for.
+/// How long a launcher may take to fill the pipe. It fills the pipe before it starts the node, so no node waits this
+/// long.
 pub(crate) const PIPE: Deadline = Deadline {
     who: "a node that was started by `trellis run`",
     waits_for: "the secret",
@@ -39,8 +40,8 @@ pub struct Secret {
 pub struct SecretError(String);
 
 impl Secret {
-    /// The secret of a node: the launcher's if it handed one over, else the one in `secret_file`, else, with every node
-    /// on this host, the user's own. A cluster that leaves this host must be told its secret.
+    /// The secret of a node: the launcher's if it handed one over, else the one in `secret_file`, else, if every node
+    /// is on this host, the user's own. A cluster on several hosts must get a secret.
     pub fn choose(config: &Config, handed_over: Option<Secret>) -> Result<Secret, SecretError> {
         if let Some(secret) = handed_over {
             return Ok(secret);
@@ -62,7 +63,7 @@ impl Secret {
         ))
     }
 
-    /// A new secret that nobody can guess.
+    /// A new random secret.
     pub fn random() -> Result<Secret, SecretError> {
         let bytes = trellis_transport::random()
             .map_err(|cause| SecretError(format!("no secret can be drawn from getrandom ({cause}); see random(4)")))?;
@@ -130,10 +131,10 @@ impl Secret {
         Secret::of_user(std::env::var_os("HOME").map(PathBuf::from).as_deref())
     }
 
-    /// The user's own secret, `~/.trellis/secret`, made when it is first asked for.
+    /// The user's own secret, `~/.trellis/secret`, which is made at the first request.
     ///
-    /// Several nodes may ask at once: each writes a file of its own and links it into place, the first link wins, and
-    /// everyone reads the winner.
+    /// Several nodes may ask at once: each writes its own file and links it into place, the first link wins, and all
+    /// read the winner.
     fn of_user(home: Option<&Path>) -> Result<Secret, SecretError> {
         let home = home.filter(|home| home.is_absolute()).ok_or_else(|| {
             SecretError(
@@ -161,7 +162,7 @@ impl Secret {
         &self.bytes
     }
 
-    /// The text that [`Secret::from_hexadecimal`] reads, for an exchange that nobody else can read.
+    /// The text that [`Secret::from_hexadecimal`] reads, for an exchange that only the job can read.
     pub(crate) fn to_hexadecimal(&self) -> String {
         self.bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -230,7 +231,7 @@ impl Drop for Wiped {
     }
 }
 
-/// Overwrites bytes in a way the compiler may not leave out although nobody reads them again.
+/// Overwrites bytes. The compiler may not leave this out although nothing reads them again.
 fn wipe(bytes: &mut [u8]) {
     for byte in bytes {
         // SAFETY: a reference is valid for a write.
@@ -265,7 +266,7 @@ mod tests {
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("trellis-secret-{name}-{}", std::process::id()));
-        // A run that was killed may have left one; most have not.
+        // A run that was killed may have left one.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         folder

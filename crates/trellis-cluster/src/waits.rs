@@ -1,8 +1,8 @@
-//! The waits of a node: what a thread of it may wait for, for how long, and what it hears when that was too long.
+//! The waits of a node: what its threads may wait for, for how long, and what error they get after that.
 //!
-//! Promises: a node waits for another one, or for a thread of its own program, only as [`Wait`] says; each kind has a limit and
-//! an error that names who is in the way. `docs/reference/waits.md` has the table that is made here; its other table
-//! has [`WAITS`].
+//! Promises: a node waits for another one, or for a thread of its own program, only by a kind of [`Wait`]. Each kind
+//! has a limit and an error that names who is in the way. `docs/reference/waits.md` contains the table that is made
+//! here; its other table contains [`WAITS`].
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::engines::rendezvous;
 use crate::runtime::{consistency, failure, leases, pages, waiters};
 use crate::{join, secret};
 
-/// What a thread waits for. A page or the number of an object goes with it where there is one.
+/// What a thread waits for, with the page or the number of the object if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// For the peers, to start.
@@ -23,15 +23,15 @@ pub enum Wait {
     ReadFault(u64),
     /// For a page to write.
     WriteFault(u64),
-    /// For a page that was asked for before it is touched.
+    /// For a page that was requested before it is touched.
     Fetch(u64),
-    /// In a barrier of all nodes.
+    /// For the others, in a barrier of all nodes.
     Barrier(u64),
     /// For a lock.
     Lock(u64),
     /// For the answer to an operation on a word.
     Atomic(u64),
-    /// In a barrier for a number of participants.
+    /// For the others, in a barrier for a number of participants.
     CountingBarrier(u64),
     /// For a read-write lock.
     ReadWriteLock(u64),
@@ -39,45 +39,45 @@ pub enum Wait {
     Semaphore(u64),
     /// For an event flag.
     Event(u64),
-    /// For what is done once.
+    /// For a one-time action.
     Once(u64),
     /// For a condition to be notified.
     Condition(u64),
-    /// For pages to lock, of which this is the first.
+    /// For pages to lock. The number is that of the first page.
     LockRange(u64),
-    /// For the homes of pages to have what was stored.
+    /// For the homes of pages, to take what was stored.
     Publication,
-    /// For the home that pages shall have.
+    /// For the new home of pages.
     Placement(u64),
     /// For the other nodes, to change the protocol of pages.
     ProtocolChange,
-    /// For memory of the shared heap, or for it to be taken back.
+    /// For the shared heap, to allocate or free memory.
     Heap,
     /// For a page of a node that leaves.
     TakeOver(u64),
-    /// For what the others say of an object, for the sentence of another wait.
+    /// For the reports of the others about an object, for the sentence of another wait.
     Inquiry,
     /// For the others, to leave.
     Leave,
 }
 
-/// How long a wait lasts at most.
+/// The limit of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// As long as this key of the configuration says, in seconds.
     Key(&'static str),
     /// As long as `fault_seconds_max` says; for a page that a program keeps locked, as long as `wait_seconds_max` says.
     Fault,
-    /// So long.
+    /// This time.
     Fixed(Duration),
-    /// As long as the others live: a member that dies or falls silent ends it.
+    /// As long as the others live: a member that dies or falls silent ends the wait.
     Members,
 }
 
-/// How long the others have to say how they stand to an object.
+/// How long the others have to report about an object.
 const INQUIRY_MAX: Duration = Duration::from_secs(1);
 
-/// The waits of a node that are none of these.
+/// The waits of a node that are not kinds of [`Wait`].
 pub const WAITS: &[Deadline] = &[
     secret::PIPE,
     join::LOOK,
@@ -95,13 +95,13 @@ struct Row {
     code: u64,
     wait: Wait,
     limit: Limit,
-    /// What ends it when the limit has passed, and whom the sentence names.
+    /// What happens after the limit, and whom the sentence names.
     error: &'static str,
 }
 
 const WAIT_KEY: Limit = Limit::Key("wait_seconds_max");
 
-/// Every kind, with the code that it has in a status page.
+/// Every kind, with its code in a status page.
 const ROWS: [Row; 21] = [
     Row {
         code: 1,
@@ -202,7 +202,7 @@ const ROWS: [Row; 21] = [
 ];
 
 impl Wait {
-    /// Every kind, of page or object 0 where there is one.
+    /// Every kind, with page or object 0 if it has one.
     pub const ALL: [Wait; ROWS.len()] = {
         let mut all = [Wait::Start; ROWS.len()];
         let mut index = 0;
@@ -213,12 +213,12 @@ impl Wait {
         all
     };
 
-    /// How long it lasts at most.
+    /// The limit of the wait.
     pub fn limit(self) -> Limit {
         self.row().limit
     }
 
-    /// The same in nanoseconds; `u64::MAX` where others decide.
+    /// The limit in nanoseconds; `u64::MAX` if the members decide.
     pub(crate) fn limit_ns(self, config: &Config) -> u64 {
         match self.limit() {
             Limit::Key("start_seconds_max") => config.start_seconds_max.saturating_mul(1_000_000_000),
@@ -240,12 +240,12 @@ impl Wait {
         table
     }
 
-    /// Whether it is of the same kind.
+    /// Whether both are of the same kind.
     pub(crate) fn is_like(self, other: Wait) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
-    /// The number of the object that is waited for, if it is one.
+    /// The number of the object, if the wait is for an object.
     pub(crate) fn object(mut self) -> Option<u64> {
         let is_page = matches!(
             self,
@@ -263,7 +263,7 @@ impl Wait {
         ROWS.iter().find(|row| row.wait.is_like(self)).expect("every kind has a row")
     }
 
-    /// The kind as a number that a launcher of this version understands, and the page or object.
+    /// The code of the kind, which a launcher of this version understands, and the page or object.
     pub(crate) fn to_code(mut self) -> (u64, u64) {
         (self.row().code, self.detail().map_or(0, |detail| *detail))
     }
@@ -272,7 +272,7 @@ impl Wait {
         ROWS.iter().find(|row| row.code == code).map(|row| row.wait.with(detail))
     }
 
-    /// The same for another page or object.
+    /// The same kind of wait with another page or object.
     pub(crate) fn with(mut self, detail: u64) -> Wait {
         if let Some(own) = self.detail() {
             *own = detail;
@@ -280,7 +280,7 @@ impl Wait {
         self
     }
 
-    /// The page or the number of the object.
+    /// The page or the number of the object, if there is one.
     fn detail(&mut self) -> Option<&mut u64> {
         match self {
             Wait::ReadFault(detail)

@@ -1,6 +1,6 @@
 //! The checks that need more than one key: sizes that must fit each other, numbers that must be nodes.
 //!
-//! Each error stands at the key that should be changed, wherever it was given.
+//! Each error names the key that should be changed, at the place where it was given.
 
 use trellis_transport::Multicast;
 
@@ -10,13 +10,13 @@ pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 2 << 20;
 const REGION_BYTES_MIN: usize = 64 << 10;
 const REGION_BYTES_MAX: usize = 64 << 30;
-/// Below, the kernel lets nobody map (`vm.mmap_min_addr`).
+/// The kernel refuses mappings below this address (`vm.mmap_min_addr`).
 const ADDRESS_MIN: usize = 64 << 10;
-/// The end of the lower half with 48-bit addresses, which both x86-64 and AArch64 have; one guard page less.
+/// The end of the lower half of 48-bit addresses, which both x86-64 and AArch64 have, less one guard page.
 const ADDRESS_END: usize = (1 << 47) - 4096;
 
 impl Reader {
-    /// Checks what single keys cannot know.
+    /// Checks the keys that depend on each other.
     pub(super) fn check(&mut self) -> Result<(), ConfigError> {
         self.check_page()?;
         self.round_libivy_region();
@@ -28,7 +28,7 @@ impl Reader {
         self.check_consistency()?;
         self.check_engine()?;
         if self.config.is_placed_by_engine() && self.config.nodes.is_empty() {
-            // Number and addresses of the nodes come later: see `Config::place`.
+            // The number and the addresses of the nodes come later: see `Config::place`.
             return Ok(());
         }
         self.check_placed()
@@ -63,7 +63,7 @@ impl Reader {
         Ok(())
     }
 
-    /// With several nodes somebody must have said which one this process is.
+    /// With several nodes, the configuration must say which one this process is.
     pub(super) fn check_node_is_known(&self) -> Result<(), ConfigError> {
         let nodes = self.config.node_count();
         if nodes > 1 && self.config.join.is_none() && !self.origins.contains_key("node") {
@@ -87,8 +87,8 @@ impl Reader {
         Ok(())
     }
 
-    /// libivy rounds a region down to whole pages and has no smallest one; a region of ours is at least 64 KiB, and a
-    /// program that uses less of it does not notice.
+    /// libivy rounds a region down to whole pages and has no minimum. A region of Trellis has at least 64 KiB, and a
+    /// program that uses less does not notice.
     fn round_libivy_region(&mut self) {
         let of_libivy = self.is_libivy && matches!(self.origin("region_bytes"), Origin::File { .. });
         if of_libivy && self.config.region_bytes >= self.config.page_bytes {
@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// What only release consistency has, and what it has not.
+    /// Checks keys that only release consistency has, and those that it does not have.
     fn check_consistency(&mut self) -> Result<(), ConfigError> {
         let is_used = self.config.has_release_consistency();
         if self.config.coherence.is_release_consistent() && !self.origins.contains_key("home") {

@@ -1,6 +1,6 @@
-//! The choices a configuration names by word: one enumeration per key, the words listed once.
+//! The choices that a configuration names by word: one enumeration per key, each word listed once.
 //!
-//! A word that is not listed is never accepted and never guessed: the error lists the words that are.
+//! It must never accept or guess a word that is not listed: the error lists the accepted ones.
 
 /// Declares an enumeration whose variants have words, with the list, `Display` and `FromStr`.
 macro_rules! choices {
@@ -41,7 +41,7 @@ macro_rules! choices {
 choices! {
     /// How an access to a page that is not held is noticed.
     Catch {
-        /// The best that this machine offers; `trellis doctor` says which and why.
+        /// The best one that this machine offers; `trellis doctor` says which and why.
         Auto = "auto",
         /// userfaultfd, served in the faulting thread: the fastest. System calls work through the C library.
         Signal = "signal",
@@ -53,7 +53,7 @@ choices! {
 }
 
 choices! {
-    /// Who keeps the directory entry and the first copy of a page.
+    /// Which node keeps the directory entry and the first copy of a page.
     Home {
         /// All pages at the node named by the key `manager`.
         Manager = "manager",
@@ -61,7 +61,7 @@ choices! {
         Interleaved = "interleaved",
         /// Each page at the first node that touches it (`hlrc`).
         FirstTouch = "first-touch",
-        /// There at first, then at the node that writes it most (`hlrc`).
+        /// Each page at the first node that touches it, then at the node that writes it most (`hlrc`).
         Migrating = "migrating",
         /// At memory servers; nodes have pages under leases (`lease`).
         MemoryServer = "memory-server",
@@ -71,7 +71,7 @@ choices! {
 choices! {
     /// How stores to a copy are noticed under `hlrc`.
     WriteDetection {
-        /// Marks where this machine's kernel makes them, else faults; `trellis doctor` says which and why.
+        /// Marks if this machine's kernel makes them, else faults; `trellis doctor` says which and why.
         Auto = "auto",
         /// The kernel marks pages that are stored to.
         Marks = "marks",
@@ -105,7 +105,7 @@ choices! {
         Sealed = "sealed",
         /// Authenticated, readable by anyone on the path.
         Signed = "signed",
-        /// Neither: whoever is on the path can read and change memory.
+        /// Neither encrypted nor authenticated: anyone on the path can read and change memory.
         InsecurePlain = "insecure-plain",
     }
 }
@@ -129,11 +129,12 @@ choices! {
 choices! {
     /// When the machine must prove that it can hold the region.
     Reserve {
-        /// Refuse at start if the region is larger than the memory available; take memory when it is touched.
+        /// The start is refused if the region is larger than the available memory. Memory is taken when it is touched.
         Lazy = "lazy",
-        /// Take all of it at start, and map it, so that no first touch costs anything later; with hlrc, twice as much.
+        /// All memory is taken and mapped at the start, so that no first touch costs anything later. With hlrc, it is
+        /// twice as much.
         Full = "full",
-        /// No check.
+        /// Nothing is checked.
         Overcommit = "overcommit",
     }
 }
@@ -141,19 +142,19 @@ choices! {
 choices! {
     /// Where the thread that joins may run.
     Pin {
-        /// Wherever the kernel likes.
+        /// On any core that the kernel chooses.
         None = "none",
-        /// On one core: that of the node's number, counted round the cores of its machine.
+        /// On one core: the core with the node's number, modulo the number of cores.
         Core = "core",
     }
 }
 
 choices! {
-    /// For whom a node waits when it starts.
+    /// For which nodes a node waits when it starts.
     Start {
         /// Every node must come within `start_seconds_max`.
         All = "all",
-        /// Only the manager must come; the others are welcome whenever they come (as libivy does).
+        /// Only the manager must come within that time; the others may come at any time, as in libivy.
         Manager = "manager",
     }
 }

@@ -1,7 +1,8 @@
 //! The settings that a process gets after its start: from the running cluster that it joins, or from an engine.
 //!
-//! Promises: whoever takes what [`Config::text_for_joiners`] gives agrees with the cluster in everything that
-//! [`Config::agreement`] names. Never carries a secret, nor what is each process' own affair (catcher, record).
+//! Promises: a process that takes the text of [`Config::text_for_joiners`] agrees with the cluster in everything that
+//! [`Config::agreement`] names. The text must never contain a secret, or a key that each process chooses itself
+//! (catcher, record).
 
 use super::values::Raw;
 use super::{Config, ConfigError, Engine, Origin, Reader, key, values};
@@ -31,7 +32,7 @@ impl Config {
         keys.iter().chain(&provider).map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
-    /// Takes over what [`Config::text_for_joiners`] of a node of the cluster says; the error is a sentence.
+    /// Applies the text that [`Config::text_for_joiners`] of a node of the cluster returned. The error is a sentence.
     pub fn take_from_cluster(&mut self, text: &str) -> Result<(), String> {
         for line in text.lines() {
             let (name, value) =
@@ -90,7 +91,7 @@ mod tests {
         joins.take_from_cluster(&cluster.text_for_joiners()).unwrap();
         assert_eq!(joins.agree(&cluster.agreement()), Ok(()));
         assert_eq!(joins.heap_start(), cluster.heap_start());
-        // What the process was told elsewhere does not count, also where the cluster's nodes were told nothing.
+        // The process's own settings do not count, even for keys that the cluster's nodes leave at the default.
         let unsaid = Config { heap_bytes: None, ..cluster.clone() };
         joins.heap_bytes = Some(16 << 10);
         joins.take_from_cluster(&unsaid.text_for_joiners()).unwrap();

@@ -1,7 +1,7 @@
-//! Reads a configuration file into entries with their lines: our TOML, or libivy's JSON as it stands.
+//! Reads a configuration file into entries with their lines: TOML, or libivy's JSON unchanged.
 //!
-//! Knows the two notations and nothing about what a key means. Never reads more than a megabyte: whatever is larger is
-//! not a configuration.
+//! It knows the two notations, and nothing about the meaning of a key. It must never read more than a megabyte: a
+//! larger file is not a configuration.
 
 use std::io::Read;
 use std::path::Path;
@@ -18,13 +18,13 @@ pub(super) struct Entry {
     pub(super) value: Raw,
 }
 
-/// A file's keys, and in which notation it was.
+/// The keys of a file, and its notation.
 pub(super) struct Contents {
     pub(super) is_libivy: bool,
     pub(super) entries: Vec<Entry>,
 }
 
-/// What is wrong with a file as a whole, and where.
+/// The error in a file as a whole, and its line.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub(super) line: Option<usize>,
@@ -33,7 +33,7 @@ pub(super) struct Unreadable {
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a file. JSON begins with a brace, TOML cannot.
+/// Reads a file. JSON begins with a brace, and TOML cannot.
 pub(super) fn read(path: &Path) -> Result<Contents, Unreadable> {
     let text = read_text(path).map_err(|sentence| Unreadable { line: None, sentence })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -102,7 +102,7 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, Unreadable> {
     Ok(Walk { text, at: 0 }.object())
 }
 
-/// A walk over JSON that is known to be valid, for what the library does not tell: lines, and keys given twice.
+/// A walk over valid JSON, for what the library does not report: lines, and keys that occur twice.
 struct Walk<'a> {
     text: &'a str,
     at: usize,
@@ -176,7 +176,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The string that begins here, without its escapes.
+    /// Reads the string that begins here and resolves its escapes.
     fn string(&mut self) -> String {
         let start = self.at;
         self.at += 1;
@@ -226,7 +226,7 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|letter| **letter == b'\n').count()
 }
 
-/// Libraries' messages may have several lines; an error here is one sentence.
+/// Joins the lines of a library's message, because an error here is one sentence.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,7 +1,7 @@
 //! The table of keys: name, default, what is accepted, what it means, and how it is read.
 //!
-//! One row is all there is to a key. The file reader, the environment, `--set` and the reference page follow from it;
-//! a test compares the reference page with this table.
+//! One row defines a key completely: the file reader, the environment and `--set` use it, and a test compares the
+//! reference page with the table.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ pub struct Key {
     /// The name, as in the file and in `--set name=value`; the environment variable is `TRELLIS_` and the name in
     /// upper case.
     pub name: &'static str,
-    /// The value when nobody gives one, in words.
+    /// The value when none is given, in words.
     pub default: &'static str,
-    /// What is accepted, in words.
+    /// The accepted values, in words.
     pub accepted: &'static str,
-    /// What it means, in one sentence.
+    /// The meaning of the key, in one sentence.
     pub meaning: &'static str,
-    /// Puts a value into the configuration, or says what is wrong with it.
+    /// Applies a value to the configuration, or says what is wrong with it.
     pub(super) apply: fn(&mut Config, &Raw) -> Result<(), Wrong>,
 }
 

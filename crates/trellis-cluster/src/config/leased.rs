@@ -1,6 +1,7 @@
-//! Home `memory-server` and coherence `lease`: one goes with the other, and what each node must be told.
+//! The home `memory-server` and the coherence `lease`: each implies the other, and both need further keys.
 //!
-//! Promises: whoever says one of the two has both; what cannot be with them is refused at the key that should be changed.
+//! Promises: a configuration with one of the two has both. A key that does not go with them is refused, at the key that
+//! should be changed.
 
 use trellis_fabric_protocol::wire::address::{HostPrefix, NotAnAddress, PAGE_BYTES};
 
@@ -8,11 +9,11 @@ use super::keys::Wrong;
 use super::values::{self, Raw};
 use super::{Catch, Config, ConfigError, Home, Reader, ranges};
 
-/// The word for pages that are had under leases, beside those for protocols of nodes.
+/// The word for pages under leases, beside those for protocols of nodes.
 pub(super) const LEASE: &str = "lease";
-/// The most memory servers of a region.
+/// The maximum number of memory servers of a region.
 const SERVERS_MAX: usize = 32;
-/// The least memory in which pages are cached.
+/// The minimum number of bytes in which pages are cached.
 const CACHE_BYTES_MIN: usize = trellis_remote::paging::ROOM_BYTES_MIN;
 
 impl Config {
@@ -62,7 +63,7 @@ fn of_text(text: &str) -> Result<HostPrefix, String> {
 }
 
 impl Reader {
-    /// What goes with memory servers, and what does not.
+    /// Checks which keys go with memory servers, and which do not.
     pub(super) fn check_leases(&mut self) -> Result<(), ConfigError> {
         let is_given = |key| self.origins.contains_key(key);
         if self.config.has_leases && !is_given("home") {
@@ -131,7 +132,7 @@ impl Reader {
         Ok(())
     }
 
-    /// All hosts are of one cluster.
+    /// Checks that all hosts belong to one cluster.
     fn check_fabric(&self) -> Result<(), ConfigError> {
         let Some(own) = self.config.prefix.or(self.config.memory_servers.first().copied()) else { return Ok(()) };
         match self.config.memory_servers.iter().find(|server| server.cluster != own.cluster) {
@@ -144,7 +145,7 @@ impl Reader {
         }
     }
 
-    /// What one node must have been told, which whoever starts nodes may not know yet.
+    /// Checks what a node itself must know. A launcher may not know it yet.
     pub(super) fn check_servers_are_known(&self) -> Result<(), ConfigError> {
         let config = &self.config;
         if !config.is_leased() {

@@ -1,10 +1,10 @@
 //! The configuration of a node: one file, overridden by the environment, overridden by flags.
 //!
-//! Promises: every value of a [`Config`] that came out of [`Sources::load`] is within its bounds and fits the others;
-//! every error is one sentence that names the file, the line and the key (or the variable, or the flag), what is
-//! wrong, and what is accepted. Never reads a secret, opens a socket or maps memory: it only says what shall be done.
+//! Promises: every value of a [`Config`] that [`Sources::load`] returns is within its bounds and fits the others. Every
+//! error is one sentence that names the file, the line and the key (or the variable, or the flag), what is wrong, and
+//! what is accepted. It must never read a secret, open a socket or map memory.
 //!
-//! The file is `trellis.toml`, or libivy's JSON as it stands.
+//! The file is `trellis.toml`, or libivy's JSON unchanged.
 
 pub(crate) mod checks;
 mod choices;
@@ -30,13 +30,13 @@ pub use values::bytes_of_text;
 use crate::engines;
 use values::Raw;
 
-/// The most nodes a cluster may have.
+/// The maximum number of nodes of a cluster.
 pub const NODES_MAX: usize = 64;
-/// Longest text in which nodes say what they must have in common.
+/// The maximum length of [`Config::agreement`] in bytes.
 const AGREEMENT_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
 /// The environment variable that names the configuration file.
 pub const FILE_VARIABLE: &str = "TRELLIS_CONFIG";
-/// What the name of a key's environment variable begins with.
+/// The prefix of the names of the keys' environment variables.
 pub const VARIABLE_PREFIX: &str = "TRELLIS_";
 
 /// Whether a variable of the environment is a key of the configuration.
@@ -44,79 +44,81 @@ pub fn is_key_variable(name: &str) -> bool {
     name.strip_prefix(VARIABLE_PREFIX).is_some_and(|name| key(&name.to_ascii_lowercase()).is_some())
 }
 
-/// What `trellis lab run` says to a command beside keys.
+/// Variables that `trellis lab run` sets for a command and that are no keys.
 const LAB_VARIABLES: &[&str] = &["TRELLIS_LAB", "TRELLIS_LAB_HOST", "TRELLIS_LAB_ADDRESS", "TRELLIS_LAB_SSH"];
 
-/// Everything a node is told before it starts. The fields are the keys of the reference page.
+/// The configuration of a node. The fields are the keys of the reference page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The address `host:port` of every node; empty for a cluster of one node that listens nowhere.
     pub nodes: Vec<String>,
-    /// Which of the nodes this process is.
+    /// The number of this process's node.
     pub node: usize,
-    /// The node that keeps the directory and owns every page at first.
+    /// The number of the node that keeps the directory and owns every page at first.
     pub manager: usize,
-    /// How many processes may join while the cluster runs.
+    /// The maximum number of processes that join while the cluster runs.
     pub joiners_max: usize,
-    /// A node of the running cluster to join; everything that nodes must agree on is then asked there.
+    /// The address of a node of the running cluster to join. This process then gets from it everything that nodes must
+    /// agree on.
     pub join: Option<String>,
     /// The source of the list of nodes if `nodes` is empty. A loaded configuration never has [`Engine::Auto`] here.
     pub engine: Engine,
     /// The address `host:port` where the nodes meet if `nodes` is empty.
     pub rendezvous: Option<String>,
-    /// How many nodes meet there.
+    /// The number of nodes that meet there.
     pub rendezvous_nodes: usize,
     /// The name of the job that meets there.
     pub rendezvous_job: String,
     /// The network, or the interface, by which nodes of other hosts reach this one.
     pub network: Option<String>,
-    /// Size of the shared region.
+    /// The size of the shared region.
     pub region_bytes: usize,
-    /// How much of the region, from its end, the shared heap may use; all of it when nobody says.
+    /// The number of bytes at the end of the region that the shared heap may use. `None` means half of it.
     pub heap_bytes: Option<usize>,
-    /// Where the region is mapped in every process.
+    /// The address at which every process maps the region.
     pub base_address: usize,
-    /// The unit of coherence.
+    /// The size of a page, the unit of coherence, in bytes.
     pub page_bytes: usize,
     /// How an access to a page that is not held is noticed.
     pub catch: Catch,
-    /// Who may read or write a page now; of no account where [`Config::is_leased`].
+    /// The protocol of the region. It has no effect if [`Config::is_leased`].
     pub coherence: Protocol,
-    /// Leases were asked for instead of a protocol; see [`Config::is_leased`].
+    /// Whether the key `coherence` requests leases instead of a protocol; see [`Config::is_leased`].
     pub has_leases: bool,
     /// Parts of the region that have another protocol from the start.
     pub coherence_ranges: Vec<CoherenceRange>,
     /// Which node keeps the directory entry and the first copy of a page.
     pub home: Home,
-    /// The memory servers at which the region lies (home `memory-server`), each with an equal part; told at the manager.
+    /// The memory servers at which the region lies (home `memory-server`), each with an equal part. Only the manager
+    /// needs them.
     pub memory_servers: Vec<HostPrefix>,
     /// The addresses of this host in the memory servers' network.
     pub prefix: Option<HostPrefix>,
-    /// How much memory of this node pages take that lie at memory servers.
+    /// The maximum number of bytes of this node's memory that pages of memory servers take.
     pub cache_bytes_max: usize,
     /// Where the thread that joins may run.
     pub pin: Pin,
     /// How stores to copies are noticed under `hlrc`.
     pub write_detection: WriteDetection,
-    /// How messages travel.
+    /// How messages travel between nodes.
     pub link: LinkKind,
-    /// Which provider of libfabric the link `fabric` uses; its own choice when nobody says.
+    /// The provider of libfabric that the link `fabric` uses. `None` leaves the choice to libfabric.
     pub fabric_provider: Option<String>,
-    /// A bad network between this node and its peers, for tests and experiments.
+    /// Faults of the network between this node and its peers, for tests and experiments.
     pub link_faults: Option<Faults>,
-    /// Where frames for several nodes go in one datagram.
+    /// The group to which frames for several nodes go in one datagram.
     pub multicast_group: Multicast,
-    /// What protects a frame, as asked for; see [`Config::security_in_use`].
+    /// The requested protection of frames; see [`Config::security_in_use`].
     pub security: Security,
-    /// The file with the secret every node must know.
+    /// The file with the secret that every node must know.
     pub secret_file: Option<PathBuf>,
     /// When this machine must prove that it can hold the region.
     pub reserve: Reserve,
-    /// For whom a node waits when it starts.
+    /// For which nodes a node waits when it starts.
     pub start: Start,
     /// How long a node waits for its peers when it starts.
     pub start_seconds_max: u64,
-    /// How long a peer may be silent while something is expected of it.
+    /// How long a peer may be silent while this node expects something of it.
     pub silence_seconds_max: u64,
     /// How long a barrier or a lock waits.
     pub wait_seconds_max: u64,
@@ -124,20 +126,20 @@ pub struct Config {
     pub fault_seconds_max: u64,
     /// How long a waiting thread polls before it sleeps.
     pub spin_microseconds_max: u64,
-    /// How many pages a sequential access may ask for at once.
+    /// The maximum number of pages that a sequential access requests at once.
     pub prefetch_pages_max: usize,
     /// The folder for the record of the run.
     pub record: Option<PathBuf>,
-    /// How many faults the record keeps.
+    /// The maximum number of faults that the record keeps.
     pub record_faults_max: usize,
     /// Whether counters are printed when the node leaves.
     pub statistics: bool,
-    /// Where each value that was given came from, for what can only be refused later: see [`Config::place_of`].
+    /// The place where each given value came from, for values that are refused only later: see [`Config::place_of`].
     pub places: BTreeMap<&'static str, String>,
 }
 
 impl Default for Config {
-    /// One node, with every key's default.
+    /// A cluster of one node, with the default of every key.
     fn default() -> Self {
         Config {
             nodes: Vec::new(),
@@ -188,7 +190,7 @@ impl Default for Config {
 
 impl Config {
     /// The configuration of a node that `trellis run` started, or that was started by hand with `TRELLIS_CONFIG` and
-    /// `TRELLIS_NODE`: the file named by the environment if one is, then the environment.
+    /// `TRELLIS_NODE`: the file that the environment names, if any, overridden by the environment.
     pub fn from_environment() -> Result<Config, ConfigError> {
         Sources::new().process_environment().load()
     }
@@ -198,18 +200,18 @@ impl Config {
         Sources::new().file(path.as_ref()).process_environment().set(format!("node={node}")).load()
     }
 
-    /// How a sentence about the value of `key` opens: `FILE:LINE: key`, the variable, the flag, or the key alone where
-    /// nobody gave the value.
+    /// The beginning of a sentence about the value of `key`: `FILE:LINE: key`, the variable, the flag, or the key alone
+    /// if the value was not given.
     pub fn place_of(&self, key: &'static str) -> String {
         self.places.get(key).cloned().unwrap_or_else(|| key.to_owned())
     }
 
-    /// How many nodes the cluster starts with.
+    /// The number of nodes at the start.
     pub fn node_count(&self) -> usize {
         self.nodes.len().max(1)
     }
 
-    /// How many nodes the cluster can have: those that it starts with, and those that may join.
+    /// The maximum number of nodes: those at the start, and those that may join.
     pub fn capacity(&self) -> usize {
         self.node_count() + self.joiners_max
     }
@@ -225,7 +227,8 @@ impl Config {
         self.nodes.iter().all(|item| values::host_and_port(item).is_ok_and(|(host, _)| values::is_loopback(host)))
     }
 
-    /// What protects a frame: the key `security` with `auto` decided. Never [`Security::Auto`].
+    /// The protection of frames: the key `security`, with `auto` replaced by what it means here. Never
+    /// [`Security::Auto`].
     pub fn security_in_use(&self) -> Security {
         match self.security {
             Security::Auto if self.is_on_loopback() => Security::InsecurePlain,
@@ -234,13 +237,13 @@ impl Config {
         }
     }
 
-    /// What all nodes must have in common, as text: `key=value` separated by spaces, at most 256 bytes.
+    /// What all nodes must have in common, as text: `key=value` pairs, separated by spaces, at most 256 bytes.
     pub fn agreement(&self) -> String {
         if self.is_leased() {
             return self.agreement_with(leased::LEASE);
         }
         let spelt_out = self.agreement_with(&ranges::word(self.coherence));
-        // Only the largest numbers and a long protocol together are too much.
+        // The text is too long only with the largest numbers and a long protocol together.
         let text = match spelt_out.len() {
             0..=AGREEMENT_BYTES_MAX => spelt_out,
             _ => self.agreement_with(&ranges::short_word(self.coherence)),
@@ -250,7 +253,7 @@ impl Config {
     }
 
     fn agreement_with(&self, coherence: &str) -> String {
-        // Where the heap begins decides, whether it was told or not.
+        // The start of the heap counts, whether the key was given or not.
         let heap_bytes = self.region_bytes - self.heap_start();
         format!(
             "version={} nodes={} joiners_max={} manager={} region_bytes={} heap_bytes={heap_bytes} base_address={:#x} \
@@ -269,7 +272,7 @@ impl Config {
         )
     }
 
-    /// Compares a peer's [`Config::agreement`] with ours; the error is one sentence about the first difference.
+    /// Compares a peer's [`Config::agreement`] with this node's. The error is one sentence about the first difference.
     pub fn agree(&self, theirs: &str) -> Result<(), String> {
         let ours = self.agreement();
         if ours == theirs {
@@ -295,7 +298,7 @@ impl Config {
     }
 }
 
-/// What is wrong with the configuration, in one sentence: `FILE:LINE: key: what is wrong; what is accepted`.
+/// The error in the configuration, in one sentence: `FILE:LINE: key: what is wrong; what is accepted`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ConfigError {
@@ -303,7 +306,7 @@ pub struct ConfigError {
     what: String,
 }
 
-/// Where a value came from; its `Display` opens the sentence of an error.
+/// Where a value came from. Its `Display` is the beginning of the sentence of an error.
 #[derive(Clone, Debug)]
 enum Origin {
     /// A file, a line, and the key as that file spells it.
@@ -314,11 +317,11 @@ enum Origin {
     },
     Variable(String),
     Flag(String),
-    /// What the program said, in the same form.
+    /// A setting that the program made, as `key=value`.
     Program(String),
-    /// The text that an earlier [`Origin`] displayed.
+    /// The displayed text of an earlier [`Origin`].
     Said(String),
-    /// Nobody gave the value: the name of the key.
+    /// The name of a key whose value was not given.
     Default(&'static str),
 }
 
@@ -348,7 +351,7 @@ impl Origin {
     }
 }
 
-/// Where a configuration comes from. Later kinds win over earlier ones: file, environment, flags.
+/// The sources of a configuration. Flags override the environment, which overrides the file.
 ///
 /// ```
 /// # use trellis_cluster as trellis;
@@ -363,12 +366,12 @@ pub struct Sources {
     variables: BTreeMap<String, Raw>,
     /// The variables of engines.
     of_engine: BTreeMap<&'static str, String>,
-    /// In the order in which they were given.
+    /// The flags, in the order in which they were given.
     flags: Vec<Origin>,
 }
 
 impl Sources {
-    /// No source at all: every key has its default.
+    /// No sources: every key has its default.
     pub fn new() -> Self {
         Sources::default()
     }
@@ -407,14 +410,14 @@ impl Sources {
         self
     }
 
-    /// The same from the program itself: sentences do not speak of a command line then.
+    /// Takes one `key=value` from the program itself. Error sentences then do not mention a command line.
     #[must_use]
     pub fn set_by_program(mut self, key_and_value: impl Into<String>) -> Self {
         self.flags.push(Origin::Program(key_and_value.into()));
         self
     }
 
-    /// Reads everything for one node: with more than one node, `node` must be given.
+    /// Reads the configuration of one node. With more than one node, `node` must be given.
     pub fn load(self) -> Result<Config, ConfigError> {
         let mut reader = self.read()?;
         reader.check_node_is_known()?;
@@ -423,7 +426,7 @@ impl Sources {
         Ok(reader.config)
     }
 
-    /// Reads everything but for no particular node: what a launcher does before it starts the nodes.
+    /// Reads the configuration for no particular node, as a launcher does before it starts the nodes.
     pub fn load_for_all(self) -> Result<Config, ConfigError> {
         Ok(self.read()?.config)
     }
@@ -461,16 +464,16 @@ fn raw_of_variable(value: OsString) -> Raw {
     value.into_string().map_or(Raw::Other("text that is not UTF-8"), Raw::Text)
 }
 
-/// A configuration under construction, with the place every value came from.
+/// A configuration under construction, with the origin of every value.
 #[derive(Default)]
 struct Reader {
     config: Config,
     origins: BTreeMap<&'static str, Origin>,
-    /// Whether the file was libivy's: its sizes are taken as libivy takes them.
+    /// Whether the file was libivy's. Its sizes mean what they mean in libivy.
     is_libivy: bool,
 }
 
-/// libivy's four keys and ours.
+/// libivy's four keys, and the names of the same keys here.
 const LIBIVY_KEYS: [(&str, &str); 4] =
     [("nodes", "nodes"), ("manager_id", "manager"), ("region_sz", "region_bytes"), ("base_addr", "base_address")];
 
@@ -508,13 +511,13 @@ impl Reader {
         if self.config.nodes.is_empty() {
             return Err(self.origin("nodes").error("is empty; accepted: a list of at least one \"host:port\""));
         }
-        // libivy's workers ask only the manager, so a program may list more nodes than it starts.
+        // libivy's workers need only the manager, so a program may list more nodes than it starts.
         self.config.start = Start::Manager;
         self.is_libivy = true;
         Ok(())
     }
 
-    /// A path in a file is relative to the file, so that a configuration means the same from every folder.
+    /// Makes paths in a file relative to the file, so that a configuration means the same from every folder.
     fn resolve_paths(&mut self, file: &Path) {
         let folder = file.parent().unwrap_or(Path::new(""));
         for path in [&mut self.config.secret_file, &mut self.config.record].into_iter().flatten() {
@@ -522,7 +525,7 @@ impl Reader {
         }
     }
 
-    /// A variable that is no key is refused if it looks like a misspelt one; others are somebody else's.
+    /// Takes a variable. One that is no key is refused if it looks like a misspelt key, and ignored otherwise.
     fn take_variable(&mut self, name: &str, value: &Raw) -> Result<(), ConfigError> {
         let origin = Origin::Variable(name.to_owned());
         let Some(lower) = name.strip_prefix(VARIABLE_PREFIX).map(str::to_ascii_lowercase) else {
@@ -550,7 +553,8 @@ impl Reader {
             .ok_or_else(|| origin.error("has no equals sign; accepted: key=value, such as page_bytes=16KiB"))?;
         let key =
             key(name.trim()).ok_or_else(|| origin.error(unknown_key(name.trim(), KEYS.iter().map(|key| key.name))))?;
-        // A launched process knows which node it is; a program that says otherwise would take another's place.
+        // The launcher sets the number of a launched process. A program that set another one would take the place of
+        // another node.
         if key.name == "node"
             && let Some(Origin::Variable(variable)) = self.origins.get("node")
             && value.trim().parse() != Ok(self.config.node)
@@ -577,7 +581,7 @@ impl Reader {
     }
 }
 
-/// libivy reads its address as hexadecimal digits whether or not they have their prefix.
+/// libivy reads its address as hexadecimal digits, with or without the prefix.
 fn as_libivy_means(key: &Key, value: &Raw) -> Raw {
     match value {
         Raw::Text(text) if key.name == "base_address" && !text.trim().to_ascii_lowercase().starts_with("0x") => {

@@ -1,7 +1,7 @@
-//! The words for protocols: of the whole region, and of parts of it.
+//! The words for protocols, of the whole region and of parts of it.
 //!
-//! Promises: what is printed is read back as the same choice; ranges are not empty, do not overlap, and name no more
-//! protocols than a region may have. Whether they fit the region and its pages is checked with the other keys.
+//! Promises: a printed choice is read back as the same choice. Ranges are not empty, do not overlap, and name no more
+//! protocols than a region may have. Another file checks whether they fit the region and its pages.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ const ACCEPTED: &str = "accepted: FIRST-END=PROTOCOL, such as 0-1MiB=lock(dynami
 /// A part of the region and its protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CoherenceRange {
-    /// The first byte.
+    /// The offset of the first byte.
     pub first: usize,
-    /// One past the last byte.
+    /// The offset one past the last byte.
     pub end: usize,
-    /// Who may read or write a page of it now.
+    /// The protocol of its pages.
     pub protocol: Protocol,
 }
 
@@ -30,13 +30,13 @@ impl fmt::Display for CoherenceRange {
     }
 }
 
-/// One protocol.
+/// Reads one protocol.
 pub(super) fn protocol(raw: &Raw) -> Result<Protocol, String> {
     let text = values::text(raw, "a protocol, such as ivy or lock(dynamic)")?;
     text.parse().map_err(|error: NoProtocol| error.to_string())
 }
 
-/// A list of ranges, in any order.
+/// Reads a list of ranges, in any order.
 pub(super) fn ranges(raw: &Raw) -> Result<Vec<CoherenceRange>, Wrong> {
     let items: Vec<(String, Option<usize>)> = match raw {
         Raw::List(items) => items.iter().map(|(text, line)| (text.clone(), Some(*line))).collect(),
@@ -82,7 +82,7 @@ fn range(item: &str) -> Result<CoherenceRange, String> {
     Ok(CoherenceRange { first, end, protocol })
 }
 
-/// The items of a list: separated by commas, except those inside of parentheses, which belong to a protocol.
+/// The items of a list, separated by commas. Commas inside parentheses belong to a protocol.
 fn split(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     let items = text.split(|letter: char| {
@@ -96,21 +96,21 @@ fn split(text: &str) -> Vec<&str> {
     items.map(str::trim).filter(|item| !item.is_empty()).collect()
 }
 
-/// The longest protocol that a greeting spells out.
+/// The maximum length in bytes of a protocol that the agreement spells out.
 const WORD_BYTES_MAX: usize = 48;
 
-/// A protocol without spaces, for the agreement of the nodes, whose parts spaces separate.
+/// A protocol without spaces, for the agreement of the nodes: spaces separate its parts.
 pub(super) fn word(protocol: Protocol) -> String {
     let word = protocol.to_string().replace(' ', "");
     if word.len() > WORD_BYTES_MAX { fingerprint_of(word.bytes()) } else { word }
 }
 
-/// The same, short whatever the protocol.
+/// A short word for a protocol of any length, for the same purpose.
 pub(super) fn short_word(protocol: Protocol) -> String {
     fingerprint_of(protocol.to_string().bytes())
 }
 
-/// A short word that differs where the ranges differ: a node's greeting has no room for a list.
+/// A short word that differs when the ranges differ, because the agreement has no room for a list.
 pub(super) fn fingerprint(ranges: &[CoherenceRange]) -> String {
     if ranges.is_empty() {
         return "none".to_owned();

@@ -1,4 +1,4 @@
-//! Tests of whole configurations: what is accepted, who wins, and the sentence of every refusal.
+//! Tests of whole configurations: what is accepted, which source wins, and the sentence of every refusal.
 
 use super::*;
 
@@ -10,7 +10,7 @@ struct Scratch {
 impl Scratch {
     fn new(name: &str) -> Scratch {
         let folder = std::env::temp_dir().join(format!("trellis-config-{name}-{}", std::process::id()));
-        // A run that was killed may have left one; most have not.
+        // A run that was killed may have left one.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         Scratch { folder }
@@ -31,7 +31,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The temporary folder of the system is emptied by others, too.
+        // Other programs may have emptied the temporary folder of the system.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -87,7 +87,7 @@ fn libivys_sizes_are_taken_as_libivy_takes_them() {
     assert_eq!(region_of("4096", "4096"), Ok(65_536), "never smaller than a region can be");
     assert_eq!(region_of("4096000", "64KiB"), Ok(4_063_232));
     assert!(region_of("100", "4096").unwrap_err().to_string().contains("region_sz: 100 bytes are out of range"));
-    // Given by a flag it is ours, and ours is exact.
+    // A size in a flag is Trellis's, and exact.
     let file = scratch.file("ivy.json", LISTING_2);
     let flag = Sources::new().file(file).set("node=0").set("region_bytes=1000000").load().unwrap_err();
     assert!(flag.to_string().starts_with("--set region_bytes=1000000: 1000000 is not a multiple of page_bytes (4096)"));
@@ -509,7 +509,7 @@ fn nodes_with_other_protocols_learn_in_what_and_the_longest_agreement_fits() {
         security: Security::InsecurePlain,
         ..Config::default()
     };
-    // However long the name is, and whether or not it is spelt out.
+    // This holds for any length of the name, whether or not it is spelt out.
     for coherence in
         ["ivy", "lock(dynamic(forward))", "delay(lock(dynamic(forward)))", "lock(delay(dynamic, 5us), spin 1us)"]
     {
@@ -530,7 +530,7 @@ fn nodes_agree_where_the_shared_heap_begins() {
     );
     let sentence = with(None).agree(&with(Some(4096)).agreement()).unwrap_err();
     assert!(sentence.starts_with("it has heap_bytes 4096, this node has 524288"), "{sentence}");
-    // Saying what is so anyway makes no difference.
+    // Giving the default explicitly makes no difference.
     assert_eq!(with(None).agree(&with(Some(512 << 10)).agreement()), Ok(()));
     assert_ne!(with(Some(0)).agreement(), with(None).agreement());
 }

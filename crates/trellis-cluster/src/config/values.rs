@@ -1,4 +1,4 @@
-//! Values as people write them: sizes, addresses, numbers and lists.
+//! Values as users write them: sizes, addresses, numbers and lists.
 //!
 //! Every function returns a sentence that says what is wrong and what is accepted. Nothing here knows where a value
 //! came from; the caller adds the file, the line and the key.
@@ -14,7 +14,7 @@ pub(super) enum Raw {
     Truth(bool),
     /// A list of strings, each with its line in the file.
     List(Vec<(String, usize)>),
-    /// Something no key accepts: the word says what it was.
+    /// Something that no key accepts; the word says what it was.
     Other(&'static str),
 }
 
@@ -99,7 +99,7 @@ pub(super) fn text(raw: &Raw, accepted: &str) -> Result<String, String> {
     }
 }
 
-/// A name that fits a message as it is.
+/// A name that can be part of a message unchanged.
 pub(super) fn name(raw: &Raw) -> Result<String, String> {
     const ACCEPTED: &str = "up to 40 letters, digits, and . _ -";
     let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'.' | b'_' | b'-');
@@ -125,7 +125,7 @@ pub(super) fn choice<T: std::str::FromStr<Err = String>>(raw: &Raw, words: &[&st
     text(raw, &words.join(", "))?.parse()
 }
 
-/// A list of `host:port`, each with its line where the source has lines.
+/// A list of `host:port`, each with its line if the source has lines.
 pub(super) fn addresses(raw: &Raw) -> Result<Vec<(String, Option<usize>)>, String> {
     match raw {
         Raw::List(items) => Ok(items.iter().map(|(text, line)| (text.trim().to_owned(), Some(*line))).collect()),

@@ -1,7 +1,7 @@
 //! The addresses at which a node can be reached, and the choice of one address for each node.
 //!
-//! Promises: the same advertisements give the same addresses at every node. An address that hosts have in common, as
-//! every host has that of a bridge for containers, is not chosen between them.
+//! Promises: the same advertisements give the same addresses at every node. An address that several hosts have, such as
+//! that of a bridge for containers, is not chosen between these hosts.
 
 use std::fmt;
 use std::fs;
@@ -12,13 +12,13 @@ use trellis_transport::{Interface, interfaces, is_in};
 
 /// The first field, which changes with the form of the others.
 const FORM: &str = "1";
-/// How many bytes the text has at most: it must fit a question of the link, with a name and a number.
+/// The maximum length of the text in bytes. It must fit into a question of the link, with a name and a number.
 pub(super) const ADVERTISEMENT_BYTES_MAX: usize = 160;
 
-/// See the module. As text: `1;HOST;PORT;ADDRESS/BITS,…`.
+/// The addresses at which a node can be reached. As text: `1;HOST;PORT;ADDRESS/BITS,…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Advertisement {
-    /// The same for all processes that share one loopback interface, and for no others.
+    /// An identifier of the host: equal for all processes that share one loopback interface, and for no others.
     host: String,
     port: u16,
     networks: Vec<(IpAddr, u32)>,
@@ -35,7 +35,7 @@ impl Advertisement {
         let mut all = interfaces().map_err(|error| format!("cannot list the interfaces: {error}"))?;
         all.retain(|interface| can_be_reached(interface.address));
         all.retain(|interface| has_ipv6 || interface.address.is_ipv4());
-        // Every host of a cluster has IPv4, or none has.
+        // Addresses of IPv4 come first: either every host of a cluster has one, or none has.
         all.sort_by_key(|interface| interface.address.is_ipv6());
         let mut networks: Vec<(IpAddr, u32)> = all.iter().map(|one| (one.address, one.prefix_bits)).collect();
         networks.dedup();
@@ -46,7 +46,7 @@ impl Advertisement {
         Ok(advertisement)
     }
 
-    /// Reads a text, and what follows it after a further `;`.
+    /// Reads an advertisement. Returns also what follows it after a further `;`.
     pub(super) fn parse(text: &str) -> Option<(Advertisement, Option<&str>)> {
         let mut fields = text.split(';');
         fields.next().filter(|form| *form == FORM)?;
@@ -59,7 +59,7 @@ impl Advertisement {
         Some((Advertisement { host, port, networks }, fields.next()))
     }
 
-    /// Distinguishes hosts.
+    /// The identifier of the host.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
@@ -75,7 +75,7 @@ impl fmt::Display for Advertisement {
     }
 }
 
-/// Not by this host alone, and without the number of an interface.
+/// Whether other hosts can use the address, without the number of an interface.
 fn can_be_reached(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
@@ -83,7 +83,7 @@ fn can_be_reached(address: IpAddr) -> bool {
     }
 }
 
-/// One loopback interface is one network namespace of one start of one kernel.
+/// The identifier of this host. A loopback interface belongs to one network namespace of one start of a kernel.
 fn host() -> Result<String, String> {
     let unreadable = |error| format!("this host cannot be told from others: {error}; is /proc mounted?");
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(unreadable)?;

@@ -1,13 +1,13 @@
-//! Nodes that an engine started find each other: `srun`, `mpirun`, `mpiexec`, or anything with a rendezvous.
+//! Lets nodes find each other that an engine started: `srun`, `mpirun`, `mpiexec`, or anything with a rendezvous.
 //!
 //! Each node gives its advertisement to the exchange of its engine, and gets those of all nodes. Every node computes the
 //! same list of addresses from them.
 //!
-//! Promises: an engine is recognised from the environment alone, and nothing is asked of it before the node joins. The
-//! waits end after `start_seconds_max`, with a sentence that says what to do. The secret of the cluster travels only
-//! through an exchange that the engine keeps to the job (PMI, PMIx); otherwise the nodes must have it already.
+//! Promises: an engine is recognised from the environment alone, and is not called before the node joins. The waits end
+//! after `start_seconds_max`, with a sentence that says what to do. The secret of the cluster travels only through an
+//! exchange that the engine keeps to the job (PMI, PMIx); otherwise the nodes must have it already.
 //!
-//! It must never start or end a process, and it decides nothing about memory.
+//! It must never start or end a process, or decide anything about memory.
 
 mod advertisement;
 mod pmi;
@@ -44,7 +44,7 @@ pub(crate) const VARIABLES: &[&str] = &[
 
 /// The engine whose environment this is.
 ///
-/// `mpirun` in an allocation of Slurm leaves the variables of Slurm in place, so its own ones count first.
+/// `mpirun` in an allocation of Slurm leaves the variables of Slurm in place, so those of `mpirun` take precedence.
 pub(crate) fn recognise(variable: impl Fn(&str) -> Option<String>) -> Engine {
     let has = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
     if has("PMIX_NAMESPACE") && has("PMIX_RANK") {
@@ -68,7 +68,7 @@ struct Offer {
 }
 
 impl Offer {
-    /// The text of a node. Texts have no space, line break or quotation mark, because PMI-1 carries none.
+    /// The text of a node. It has no space, line break or quotation mark, because PMI-1 carries none.
     fn of(&self, node: usize) -> String {
         match &self.secret {
             Some(secret) if node == 0 => format!("{};{}", self.advertisement, secret.to_hexadecimal()),
@@ -87,11 +87,11 @@ struct Exchanged {
 /// Gives a node's text to all others and gets theirs.
 type Exchange = fn(Offer, Instant) -> Result<Exchanged, String>;
 
-/// The means of a node that has met the others.
+/// What a node has after it has met the others.
 pub(crate) struct Met {
-    /// Listens where the others were told.
+    /// The listener at the address that the others know.
     pub(crate) listener: Option<TcpListener>,
-    /// The same for datagrams.
+    /// The socket for datagrams at the address that the others know.
     pub(crate) datagrams: Option<UdpSocket>,
     /// The secret of the cluster.
     pub(crate) secret: Secret,
@@ -105,8 +105,8 @@ pub(crate) fn is_wanted(config: &Config) -> bool {
     config.is_placed_by_engine() && config.nodes.is_empty() && config.join.is_none()
 }
 
-/// Meets the other nodes of the job, and puts number and addresses into the configuration. A launcher may have handed
-/// the secret over.
+/// Meets the other nodes of the job, and sets the number and the addresses in the configuration. `handed_over` is the
+/// secret from a launcher, if there is one.
 pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<Met, JoinError> {
     let name = name_of(config);
     let refused = |why: String| JoinError::Engine { engine: name.clone(), why };
@@ -118,7 +118,7 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
     let network = network.map_err(|why| refused(format!("{}: {why}", config.place_of("network"))))?;
     let address = match &network {
         Some(interface) => interface.address,
-        // A socket for datagrams is of one kind.
+        // A socket for datagrams serves only one kind of address.
         None if config.link == LinkKind::Udp => Ipv4Addr::UNSPECIFIED.into(),
         None => everywhere(),
     };
@@ -186,7 +186,7 @@ fn name_of(config: &Config) -> String {
 }
 
 /// The unspecified address of IPv6, which takes connections of both kinds, or that of IPv4 if the system separates them
-/// (`bindv6only` in ip-sysctl). Nobody knows yet which address the others will use.
+/// (`bindv6only` in ip-sysctl). It is not known yet which address the others will use.
 fn everywhere() -> IpAddr {
     let bound_apart = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     if bound_apart.is_ok_and(|flag| flag.trim() == "0") && TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {

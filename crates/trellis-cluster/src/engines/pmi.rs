@@ -2,8 +2,8 @@
 //!
 //! Source: the simple PMI wire protocol of MPICH (`src/pmi/src/pmi_v1.c`), tried with MPICH 4.0.2 and Slurm 22.05.
 //!
-//! Promises: the dialogue is finished before the node goes on, because an engine ends the job when a process leaves
-//! that has begun it and not finished it. Nothing is linked.
+//! Promises: the dialogue is finished before the node continues, because an engine ends the job when a process begins a
+//! dialogue and leaves before it has finished it. Nothing is linked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::{Exchanged, Offer};
 
-/// The longest line, which holds the longest value of an engine (4,096 bytes with Slurm) and what is around it.
+/// The maximum length of a line. A line holds the longest value of an engine (4,096 bytes with Slurm) and its
+/// surroundings.
 const LINE_BYTES_MAX: u64 = 8_192;
 
 /// Gives this node's text to all others and gets theirs.
@@ -80,7 +81,7 @@ struct Server<S> {
 }
 
 impl<S: Limited> Server<S> {
-    /// Says who this is, on a connection that every process could have made.
+    /// Identifies this process, on a connection that any process could have made.
     fn acknowledge(&mut self, id: &str) -> Result<(usize, usize), String> {
         self.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
         let mut set = |name: &str| {
@@ -116,7 +117,7 @@ impl<S: Limited> Server<S> {
         Ok(Exchanged { node, texts })
     }
 
-    /// Sends a line, and gets the answer, which must be of this kind.
+    /// Sends a line and returns the answer, which must be of the kind `answer`.
     fn ask(&mut self, line: &str, answer: &str) -> Result<String, String> {
         let command = line.split(' ').next().unwrap_or_default();
         let stream = self.stream.get_mut();

@@ -2,8 +2,8 @@
 //!
 //! Source: the PMIx standard, version 4.1, and `pmix_common.h` of OpenPMIx 4.2: the layouts below are its own.
 //!
-//! Promises: PMIx is finished before the node goes on. A call that does not return ends the wait all the same, because
-//! a thread of its own makes the calls.
+//! Promises: PMIx is finished before the node continues. The wait ends even if a call does not return, because a
+//! separate thread makes the calls.
 
 #![allow(unsafe_code)]
 
@@ -33,7 +33,7 @@ struct Process {
     rank: u32,
 }
 
-/// `pmix_value_t`: the kind says which member of the union counts, each of which begins at its first byte.
+/// `pmix_value_t`: the kind says which member of the union is valid. Each member begins at the first byte of the union.
 #[repr(C)]
 struct Value {
     kind: u16,
@@ -75,7 +75,7 @@ struct Library {
 pub(super) fn exchange(offer: Offer, until: Instant) -> Result<Exchanged, String> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let talk = move || {
-        // After the limit the receiver is gone.
+        // After the limit, the receiver is gone.
         let _ = sender.send(Library::open().and_then(|library| library.exchange(&offer)));
     };
     let thread = std::thread::Builder::new().name("trellis-pmix".to_owned()).spawn(talk);
@@ -152,7 +152,7 @@ impl Library {
         Ok(Exchanged { node, texts: texts.collect::<Result<_, _>>()? })
     }
 
-    /// The value is PMIx's, and stays until the process ends: there are few, once.
+    /// The value stays until the process ends: PMIx allocated it, and there are only a few.
     fn get(&self, process: &Process, name: &str, kind: u16) -> Result<&'static Value, String> {
         let mut value: *const Value = std::ptr::null();
         // SAFETY: `value` is written only if the call succeeds.

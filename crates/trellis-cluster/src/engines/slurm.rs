@@ -8,15 +8,15 @@ use std::iter;
 /// its neighbours in slurm.h).
 const FIRST_RESERVED_STEP: u32 = 0xffff_fff0;
 
-/// How many tasks the step has of which this process is one; nothing for a batch script and the like, which have
-/// variables of tasks and are none.
+/// The number of tasks of the step to which this process belongs. `None` for a batch script and the like, which have
+/// variables of tasks but are none.
 pub fn tasks_of_step(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
     let step: u32 = variable("SLURM_STEP_ID")?.parse().ok()?;
     let tasks = variable("SLURM_STEP_NUM_TASKS")?.parse().ok()?;
     (step < FIRST_RESERVED_STEP && variable("SLURM_PROCID").is_some()).then_some(tasks)
 }
 
-/// The most hosts of a list.
+/// The maximum number of hosts of a list.
 const HOSTS_MAX: usize = 4_096;
 
 /// The hosts of a list such as `login,rack[1-2]n[01-03,7]`.

@@ -1,9 +1,11 @@
-//! What a launcher hands to a node, and what a node shows its launcher.
+//! What a launcher hands over to a node, and what a node shows its launcher.
 //!
 //! A node gets its number and the addresses in the environment, and three open descriptors: a listening socket, a pipe
-//! with the secret, and a [`StatusPage`] in shared memory, through which the launcher sees what the node does, even
-//! after the node was killed. Promises: descriptors are taken once, their variables leave the environment, and no
-//! program the node starts inherits them. Nothing here ever waits for the other side.
+//! with the secret, and a [`StatusPage`] in shared memory, in which the launcher sees what the node does, even after
+//! the node was killed.
+//!
+//! Promises: descriptors are taken once, their variables leave the environment, and no program that the node starts
+//! inherits them. It must never wait for the other side.
 
 use std::fs::File;
 use std::io;
@@ -26,40 +28,40 @@ pub const LISTEN_FD_VARIABLE: &str = "TRELLIS_LISTEN_FD";
 pub const SECRET_FD_VARIABLE: &str = "TRELLIS_SECRET_FD";
 /// The descriptor of the node's status page.
 pub const STATUS_FD_VARIABLE: &str = "TRELLIS_STATUS_FD";
-/// Set where the memory server is the run's own and ends with it, so that nobody need take the region away.
+/// Set if the memory servers belong to the run and end with it, so that no node needs to delete the region.
 pub const MEMORY_ENDS_VARIABLE: &str = "TRELLIS_MEMORY_ENDS";
 
-/// The variables that name descriptors. They are no keys of the configuration.
+/// The variables of a launcher that are no keys of the configuration.
 pub const VARIABLES: [&str; 4] = [LISTEN_FD_VARIABLE, SECRET_FD_VARIABLE, STATUS_FD_VARIABLE, MEMORY_ENDS_VARIABLE];
 
 pub use trellis_cache::end::EXIT_CLUSTER;
 /// The exit status of a node whose configuration was refused.
 pub const EXIT_CONFIGURATION: i32 = 78;
 
-/// What a launcher handed over: everything is absent in a process that was started by hand.
+/// What a launcher handed over. Everything is absent in a process that was started by hand.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// The socket that listens on this node's address, where it is one for connections.
+    /// The socket that listens on this node's address, if the link uses connections.
     pub listener: Option<TcpListener>,
-    /// The same, where it is one for datagrams.
+    /// The socket on this node's address, if the link uses datagrams.
     pub datagrams: Option<UdpSocket>,
     /// The secret of the job.
     pub secret: Option<Secret>,
-    /// The page the launcher watches.
+    /// The page that the launcher watches.
     pub status: Option<StatusPage>,
 }
 
-/// Why something that was handed over cannot be used, in one sentence.
+/// Why something that a launcher handed over cannot be used, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// A variable does not name a descriptor of the right kind.
     #[error("{variable}={value}: {why}; start the program with `trellis run`, or unset the variable")]
     Descriptor {
-        /// Which variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What is wrong with that.
+        /// What is wrong with the value.
         why: String,
     },
     /// The secret could not be read.
@@ -68,7 +70,7 @@ pub enum LaunchError {
 }
 
 impl Inherited {
-    /// Takes what the environment names, and takes the names out of the environment. A second call finds nothing.
+    /// Takes what the environment names, and removes the names from the environment. A second call finds nothing.
     pub fn take() -> Result<Inherited, LaunchError> {
         let listener = descriptor(LISTEN_FD_VARIABLE)?;
         let secret = descriptor(SECRET_FD_VARIABLE)?;
@@ -87,7 +89,7 @@ impl Inherited {
     }
 }
 
-/// Takes one variable, and the ownership of the descriptor it names.
+/// Takes one variable, and the ownership of the descriptor that it names.
 fn descriptor(variable: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
     let Some(value) = std::env::var_os(variable) else {
         return Ok(None);
@@ -105,8 +107,8 @@ fn descriptor(variable: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(wrong(format!("the descriptor is not open here ({})", io::Error::last_os_error())));
     }
-    // SAFETY: it is open, and the launcher that set the variable gave it to us alone; nobody can take it twice, because
-    // the variable is gone.
+    // SAFETY: it is open, and the launcher gave it to this process alone. It cannot be taken twice, because the
+    // variable is gone.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
@@ -121,7 +123,7 @@ fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
     Ok(TcpListener::from(descriptor))
 }
 
-/// A number that the kernel knows about a socket; nothing about what is not a socket.
+/// An option of a socket; `None` if the descriptor is not a socket.
 fn option_of(descriptor: &OwnedFd, option: libc::c_int) -> Option<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
@@ -141,7 +143,7 @@ fn status_of(descriptor: OwnedFd) -> Result<StatusPage, LaunchError> {
     })
 }
 
-/// What a node does now; with several threads, what one of them began last.
+/// What a node does now. With several threads, it is what one of them began last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Running the program.
@@ -163,11 +165,13 @@ impl std::fmt::Display for Activity {
     }
 }
 
-/// The bits of an activity's word that hold its page or id; the code is above them. A longer id is cut for display.
+/// The number of bits of an activity's word that hold its page or id. The code is above them. A longer id is cut for
+/// display.
 const DETAIL_BITS: u32 = 56;
 
 impl Activity {
-    /// One word, so that a reader never sees the code of one activity with the page of another. Never zero.
+    /// Encodes the activity in one word, so that a reader never sees the code of one activity with the page of another.
+    /// It is never 0.
     pub(crate) fn to_word(self) -> u64 {
         let (code, detail) = match self {
             Activity::Computing => (2, 0),
@@ -187,7 +191,7 @@ impl Activity {
     }
 }
 
-/// The kernel's steady clock, which a launcher and its nodes share.
+/// Nanoseconds of the kernel's monotonic clock, which a launcher and its nodes share.
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is writable, and this clock exists on every Linux.
@@ -195,8 +199,8 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Lets the calling thread, and threads that it starts, run on one core only: `number` counted round those that the
-/// process may use. Where the kernel refuses, nothing changes: it is about times, not about results.
+/// Lets the calling thread, and threads that it starts, run on one core only: number `number`, modulo the number of
+/// cores that the process may use. If the kernel refuses, nothing changes: pinning affects times and not results.
 pub fn pin_thread(number: usize) {
     // SAFETY: sets of cores on this stack are filled and read by the kernel and by libc's macros.
     unsafe {
@@ -212,27 +216,27 @@ pub fn pin_thread(number: usize) {
     }
 }
 
-/// The longest last sentence a status page keeps.
+/// The maximum length of a sentence in a status page, in bytes.
 pub const FAILURE_BYTES_MAX: usize = 512;
 
-/// Changes with the form below, so that a launcher and a node of different versions notice.
+/// It changes with the layout below, so that a launcher and a node of different versions notice.
 const MAGIC: u64 = u64::from_le_bytes(*b"trellis3");
 
-/// What lies in the shared page.
+/// The layout of the shared page.
 #[repr(C)]
 struct Shared {
     magic: AtomicU64,
     pid: AtomicU32,
     /// The node's number plus 1; 0 before it has one.
     node: AtomicU32,
-    /// Not 0: somebody asked the node to leave.
+    /// Not 0 if a user asked the node to leave.
     leave_requested: AtomicU32,
     activity: AtomicU64,
     since_ns: AtomicU64,
     counters: LiveCounters,
     /// The number of the node that the failure is about, plus 1; 0 while there is none.
     culprit: AtomicU32,
-    /// Not 0: a record was asked for, and is not there.
+    /// Not 0 if a record was requested and could not be written.
     has_lost_record: AtomicU32,
     failure: Sentence,
     waiting: Sentence,
@@ -241,13 +245,13 @@ struct Shared {
 /// A sentence that one process writes and another reads.
 #[repr(C)]
 struct Sentence {
-    /// 0: no sentence; 1: being written; else its length plus 1, and above that how often it was written.
+    /// 0: no sentence; 1: it is being written; else its length plus 1, and in the bits above, how often it was written.
     state: AtomicU64,
     bytes: [AtomicU8; FAILURE_BYTES_MAX],
 }
 
 impl Sentence {
-    /// Writes as much as there is room for, unless another thread writes at this moment.
+    /// Writes the sentence, cut to the room, unless another thread writes at this moment.
     fn set(&self, text: &str) {
         let before = self.state.load(Ordering::Relaxed);
         let claim = self.state.compare_exchange(before, BEING_WRITTEN, Ordering::Acquire, Ordering::Relaxed);
@@ -259,12 +263,12 @@ impl Sentence {
         for (cell, byte) in self.bytes.iter().zip(bytes) {
             cell.store(*byte, Ordering::Relaxed);
         }
-        // The length last: a reader that sees it sees the bytes.
+        // The length is written last: a reader that sees it sees the bytes.
         let written = (before / WRITTEN_ONCE + 1) * WRITTEN_ONCE;
         self.state.store(written + bytes.len() as u64 + 1, Ordering::Release);
     }
 
-    /// What it says; nothing if that is nothing, or is being changed.
+    /// The sentence; `None` if there is none, or if it is being written.
     fn get(&self) -> Option<String> {
         let state = self.state.load(Ordering::Acquire);
         let length = ((state % WRITTEN_ONCE) as usize).checked_sub(1)?.min(FAILURE_BYTES_MAX);
@@ -282,9 +286,9 @@ const PAGE_BYTES: usize = 4096;
 const _: () = assert!(size_of::<Shared>() <= PAGE_BYTES);
 const _: () = assert!(FAILURE_BYTES_MAX + 1 < WRITTEN_ONCE as usize);
 
-/// One page of memory that a node writes and its launcher reads, while the node lives and after.
+/// One page of memory that a node writes and its launcher reads, during the node's life and after it.
 ///
-/// Whoever holds the page may die at any moment: every field is an atomic, and no field is a lock.
+/// The node may die at any moment, so every field is an atomic and none is a lock.
 #[derive(Debug)]
 pub struct StatusPage {
     shared: NonNull<Shared>,
@@ -297,7 +301,7 @@ unsafe impl Send for StatusPage {}
 unsafe impl Sync for StatusPage {}
 
 impl StatusPage {
-    /// Makes an empty page: what a launcher does for each node, and a node that has no launcher for itself.
+    /// Makes an empty page. A launcher does so for each node, and a node without a launcher for itself.
     pub fn create() -> io::Result<StatusPage> {
         // SAFETY: the name ends with a zero byte.
         let number =
@@ -320,7 +324,7 @@ impl StatusPage {
         Ok(page)
     }
 
-    /// Opens the page that a launcher made, and puts this process's number into it.
+    /// Opens the page that a launcher made, and stores the number of this process in it.
     pub fn open(descriptor: OwnedFd) -> io::Result<StatusPage> {
         let file = File::from(descriptor);
         if file.metadata()?.len() < PAGE_BYTES as u64 {
@@ -339,68 +343,69 @@ impl StatusPage {
         self.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
     }
 
-    /// Replaces the page by the bytes of another one; what is missing stays. Nobody else may write it.
+    /// Replaces the page by the bytes of another one. Bytes that are missing stay. No other thread or process may write
+    /// the page.
     pub fn replace(&self, bytes: &[u8]) {
         for (word, bytes) in self.words().iter().zip(bytes.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
     }
 
-    /// The page as words: an activity is one of them, and is never torn.
+    /// The page as words. An activity is one word, and is never torn.
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is this long, page-aligned, consists of atomics, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.shared.as_ptr().cast(), PAGE_BYTES / size_of::<u64>()) }
     }
 
-    /// The descriptor to hand over; it is closed in programs that this process starts unless they are given it.
+    /// The descriptor to hand over. Programs that this process starts do not inherit it otherwise.
     pub fn descriptor(&self) -> RawFd {
         self.descriptor.as_raw_fd()
     }
 
-    /// The process that opened the page; 0 before one did.
+    /// The number of the process that opened the page; 0 before that.
     pub fn pid(&self) -> u32 {
         self.shared().pid.load(Ordering::Relaxed)
     }
 
-    /// Shows which node this is.
+    /// Stores the node's number.
     pub fn set_node(&self, node: u16) {
         self.shared().node.store(u32::from(node) + 1, Ordering::Relaxed);
     }
 
-    /// Which node it is; nothing before it has a number.
+    /// The node's number; `None` before it has one.
     pub fn node(&self) -> Option<u16> {
         self.shared().node.load(Ordering::Relaxed).checked_sub(1).map(|node| node as u16)
     }
 
-    /// Asks the node to leave when its program comes to a good place for it.
+    /// Asks the node to leave when its program reaches a suitable point.
     pub fn request_leave(&self) {
         self.shared().leave_requested.store(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked the node to leave.
+    /// Whether a user asked the node to leave.
     pub fn is_leave_requested(&self) -> bool {
         self.shared().leave_requested.load(Ordering::Relaxed) != 0
     }
 
-    /// Says what the node does from now on, and returns what it did before, to be put back afterwards.
+    /// Stores what the node does from now on. Returns what it did before, which the caller can restore.
     pub fn enter(&self, activity: Activity, now_ns: u64) -> Option<Activity> {
         self.shared().since_ns.store(now_ns, Ordering::Relaxed);
         Activity::from_word(self.shared().activity.swap(activity.to_word(), Ordering::Relaxed))
     }
 
-    /// What the node does, and since when on the clock of [`monotonic_ns`]; nothing before it said so.
+    /// What the node does, and since when on the clock of [`monotonic_ns`]; `None` before the node stored it.
     pub fn activity(&self) -> Option<(Activity, u64)> {
         let activity = Activity::from_word(self.shared().activity.load(Ordering::Relaxed))?;
         Some((activity, self.shared().since_ns.load(Ordering::Relaxed)))
     }
 
-    /// The counters of the node. Threads count in them directly.
+    /// The counters of the node. Its threads count in them directly.
     pub fn counters(&self) -> &LiveCounters {
         &self.shared().counters
     }
 
-    /// Leaves the node's last sentence for the launcher, and which node it is about. The first one stays: later ones are
-    /// consequences.
+    /// Stores the node's last sentence for the launcher, and the node that it is about. Only the first one is kept,
+    /// because later ones are consequences.
     pub fn set_failure(&self, culprit: u16, sentence: &str) {
         let first =
             self.shared().culprit.compare_exchange(0, u32::from(culprit) + 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -419,31 +424,32 @@ impl StatusPage {
         self.shared().failure.get()
     }
 
-    /// Says that the record which the node was to write is not there.
+    /// Stores that the node could not write its record.
     pub fn set_lost_record(&self) {
         self.shared().has_lost_record.store(1, Ordering::Relaxed);
     }
 
-    /// Whether the record which the node was to write is not there.
+    /// Whether the node could not write its record.
     pub fn has_lost_record(&self) -> bool {
         self.shared().has_lost_record.load(Ordering::Relaxed) != 0
     }
 
-    /// Says for what the node has been waiting for long, and who is in the way; nothing with an empty sentence.
+    /// Stores for what the node has been waiting for long, and who is in the way. An empty sentence means that it is
+    /// not.
     pub fn set_waiting(&self, sentence: &str) {
         if !sentence.is_empty() || self.waiting().is_some() {
             self.shared().waiting.set(sentence);
         }
     }
 
-    /// For what the node has been waiting for long, and who is in the way.
+    /// The sentence of [`StatusPage::set_waiting`].
     pub fn waiting(&self) -> Option<String> {
         self.shared().waiting.get()
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the mapping is as long as `Shared`, page-aligned, zero or atomics ever since, and lives as long as
-        // `self`; the file cannot be made shorter.
+        // SAFETY: the mapping is as long as `Shared`, page-aligned, began as zeros and is changed only through atomics,
+        // and lives as long as `self`; the file cannot be made shorter.
         unsafe { self.shared.as_ref() }
     }
 

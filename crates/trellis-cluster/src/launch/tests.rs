@@ -74,7 +74,7 @@ fn another_file_is_no_status_page() {
     assert!(StatusPage::open(OwnedFd::from(blank)).unwrap_err().to_string().contains("does not begin as"));
 }
 
-/// One test for everything that touches the environment, because tests share it.
+/// This is one test for everything that touches the environment, because tests share it.
 #[test]
 fn descriptors_are_taken_once_and_checked() {
     let set = |variable: &str, value: String| {

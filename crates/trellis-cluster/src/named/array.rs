@@ -13,15 +13,15 @@ use super::{Handle, Kind, Partitions};
 use crate::cluster::{Cluster, WaitError};
 use crate::heap::HeapError;
 
-/// An array of all nodes, of which this node may change its own partition.
+/// An array of all nodes. This node may change its own partition.
 ///
-/// It shares no page with anything else, and is zero at first. [`SharedVec::freeze`] makes all of it readable at all
-/// nodes.
+/// The array shares no page with anything else, and is zero at first. [`SharedVec::freeze`] makes all of it readable at
+/// all nodes.
 pub struct SharedVec<T> {
     handle: Handle<T>,
 }
 
-/// An array of all nodes that nobody changes: a slice. [`FrozenVec::thaw`] divides it again.
+/// An array of all nodes that no node changes: a slice. [`FrozenVec::thaw`] divides it again.
 pub struct FrozenVec<T> {
     handle: Handle<T>,
 }
@@ -71,7 +71,7 @@ impl<T> Handle<T> {
         self.cluster.partitions_of(self.length, size_of::<T>())
     }
 
-    /// Meets all nodes.
+    /// Waits in the barrier `number` of all nodes.
     fn meet(&self, number: u64) -> Result<(), WaitError> {
         self.cluster.inner().barrier(number)
     }
@@ -88,7 +88,7 @@ impl<T: Pod> SharedVec<T> {
         self.handle.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -114,8 +114,8 @@ impl<T: Pod> SharedVec<T> {
         unsafe { std::slice::from_raw_parts_mut(first, length) }
     }
 
-    /// Waits until every node has called this; from then on all elements can be read at all nodes, and nobody changes
-    /// them. This is a barrier of all nodes.
+    /// Waits until every node has called this. From then on, all nodes can read all elements, and none changes them.
+    /// This is a barrier of all nodes.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl<T: Pod> FrozenVec<T> {
         self.handle.partitions().of(node)
     }
 
-    /// Waits until every node has called this; from then on every node can change its partition again.
+    /// Waits until every node has called this. From then on, every node can change its partition again.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl<T: Pod> FrozenVec<T> {
         if !std::ptr::eq(node, next.handle.cluster.inner()) {
             return Err(WaitError::Misuse("arrays of two clusters cannot be exchanged".to_owned()));
         }
-        // The barrier is that of these two arrays in this order: nodes that give others do not meet.
+        // The barrier belongs to these two arrays in this order: nodes with other arrays do not meet in it.
         let text = format!("exchange {:x} {:x}", self.handle.number, next.handle.number);
         self.handle.meet(node.number_of_memory(&text, "exchange of two arrays"))?;
         Ok((SharedVec { handle: self.handle }, FrozenVec { handle: next.handle }))

@@ -35,10 +35,10 @@ pub use partitions::Partitions;
 /// The longest name of memory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// The use of memory with a name. An array and a value may have the same name.
+/// The kind of memory with a name. An array and a value may have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Elements in a row, which begin at a page border.
+    /// A row of elements, which begins at a page border.
     Array,
     /// One value under a lock.
     Value,
@@ -134,7 +134,7 @@ impl fmt::Display for Element {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Description {
-    /// How many elements there are.
+    /// The number of elements.
     length: u64,
     element_bytes: u64,
     form: u32,
@@ -254,7 +254,7 @@ impl Cluster {
         Ok(Identity { number, shown: format!("{} `{name}`", kind.word()) })
     }
 
-    /// The description whose place the first node wrote into the word.
+    /// The description at `offset`, which the first node wrote into the word.
     fn description_at(&self, offset: u64) -> Description {
         let region = self.region();
         let end = (offset as usize).saturating_add(size_of::<Description>());
@@ -263,12 +263,12 @@ impl Cluster {
             is_in_heap && offset.is_multiple_of(ALIGN_BYTES_MIN),
             "only a first node writes the place: {offset:#x}"
         );
-        // SAFETY: the first node wrote a description there before the once-object was done, for which this node waited;
-        // nobody writes to it again.
+        // SAFETY: the first node wrote a description there before the once-object was done, for which this node waited.
+        // No node writes to it again.
         unsafe { region.base().wrapping_add(offset as usize).cast::<Description>().read() }
     }
 
-    /// Allocates the memory and its description; the offset of the description.
+    /// Allocates the memory and its description. Returns the offset of the description.
     fn make(&self, own: Description, shown: &str, fill: impl FnOnce(NonNull<u8>)) -> Result<u64, HeapError> {
         if self.has_joined_later() {
             return Err(HeapError::Misuse(format!(
@@ -297,13 +297,13 @@ impl Cluster {
         let elements = match self.heap().allocate_layout_zeroed(layout, Home::Unspecified, Padding::PerPage) {
             Ok(elements) => elements,
             Err(error) => {
-                // SAFETY: nobody else knows the block.
+                // SAFETY: no other thread knows the block.
                 unsafe { self.heap().free(description)? };
                 return Err(named(error));
             }
         };
         let offset_of = |pointer: NonNull<u8>| (pointer.as_ptr().addr() - region.base().addr()) as u64;
-        // SAFETY: the heap returned room for a description, and nobody else knows it yet.
+        // SAFETY: the heap returned room for a description, and no other thread knows it yet.
         unsafe { description.write(Description { elements: offset_of(elements), ..own }) };
         fill(elements);
         Ok(offset_of(description.cast()))
@@ -315,8 +315,8 @@ pub(crate) struct Handles(Ordered<Open>);
 
 #[derive(Default)]
 struct Open {
-    /// How many handles are alive, and what sentences call the memory, by number. An entry stays when its handles are
-    /// gone.
+    /// The number of live handles and the memory's name in sentences, by the memory's number. An entry stays when its
+    /// handles are gone.
     counts: BTreeMap<u64, (usize, String)>,
     has_left: bool,
 }
@@ -326,7 +326,7 @@ impl Handles {
         Handles(Ordered::new(Rank::Last, Open::default()))
     }
 
-    /// Refuses to leave while a handle is alive; afterwards there is none again.
+    /// Refuses to leave while a handle is alive. After it succeeds, no handle can be opened.
     pub(crate) fn close(&self) -> Result<(), WaitError> {
         let mut open = lock(&self.0);
         if let Some((_, shown)) = open.counts.values().find(|(count, _)| *count > 0) {
@@ -336,7 +336,7 @@ impl Handles {
         Ok(())
     }
 
-    /// The node could not leave.
+    /// Allows handles again, because the node could not leave.
     pub(crate) fn reopen(&self) {
         lock(&self.0).has_left = false;
     }
@@ -348,7 +348,7 @@ impl Handles {
         }
     }
 
-    /// One handle more; if `only`, there must never have been one.
+    /// Counts one more handle. With `only`, there must never have been one.
     fn open(&self, number: u64, shown: &str, only: bool) -> Result<(), HeapError> {
         self.check_present(shown)?;
         let mut open = lock(&self.0);
@@ -361,7 +361,7 @@ impl Handles {
         Ok(())
     }
 
-    /// One handle less; if `never`, as if it had never been there.
+    /// Counts one handle less. With `never`, it counts as never opened.
     fn close_one(&self, number: u64, never: bool) {
         let mut open = lock(&self.0);
         if let Some((count, _)) = open.counts.get_mut(&number) {
@@ -379,12 +379,12 @@ struct Handle<T> {
     number: u64,
     first: NonNull<T>,
     length: usize,
-    /// The elements of this node.
+    /// The indexes of this node's elements.
     own: Range<usize>,
 }
 
-// SAFETY: the memory belongs to no thread; what may be done with it from which thread is decided by the types that own a
-// handle, as for a `Vec<T>`.
+// SAFETY: the memory belongs to no thread. The types that own a handle decide which thread may do what with it, as for
+// a `Vec<T>`.
 unsafe impl<T: Send> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Handle<T> {}

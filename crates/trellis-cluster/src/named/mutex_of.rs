@@ -61,7 +61,7 @@ impl<T: Pod> MutexOf<T> {
         self.mutex().lock().map(|guard| MutexOfGuard { of: self, guard })
     }
 
-    /// The value if nobody has it, as [`Mutex::try_lock`].
+    /// The value if its lock is free, as [`Mutex::try_lock`].
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl<T: Pod> MutexOf<T> {
         Ok(self.mutex().try_lock()?.map(|guard| MutexOfGuard { of: self, guard }))
     }
 
-    /// The value if it can be had before `duration` has passed, as [`Mutex::try_lock_for`].
+    /// The value if its lock can be taken before `duration` has passed, as [`Mutex::try_lock_for`].
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl<T: Pod> MutexOf<T> {
         Ok(self.mutex().try_lock_for(duration)?.map(|guard| MutexOfGuard { of: self, guard }))
     }
 
-    /// The lock alone.
+    /// The lock of the value.
     fn mutex(&self) -> Mutex<'_> {
         self.handle.cluster.own_mutex(self.handle.number)
     }

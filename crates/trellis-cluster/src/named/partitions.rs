@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-/// The size of an array and of what it is divided by.
+/// The sizes that determine the partitions of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partitions {
     /// The number of elements.
@@ -31,7 +31,7 @@ impl Partitions {
 
     fn are_cut_at_pages(&self) -> bool {
         let length_of = |node| self.page_border(node + 1) - self.page_border(node);
-        // Four such partitions against five, and against three, equal shares.
+        // Four partitions must have at least three equal shares and at most five.
         let fours = |length: usize| length as u128 * 4 * self.nodes as u128;
         let shares = self.length as u128;
         (0..self.nodes).map(length_of).all(|length| (3 * shares..=5 * shares).contains(&fours(length)))
@@ -42,12 +42,13 @@ impl Partitions {
         (self.length as u128 * node as u128 / self.nodes as u128) as usize
     }
 
-    /// The element nearest to an equal share with which a page begins; the end is the end.
+    /// The element at the beginning of a page that is nearest to the equal border of `node`. The end of the array stays
+    /// the end.
     fn page_border(&self, node: usize) -> usize {
         if node == self.nodes {
             return self.length;
         }
-        // Only every so many pages begins with the first byte of an element.
+        // Only every few pages, an element begins at the first byte of a page.
         let element_bytes = self.element_bytes.max(1);
         let step = lcm(element_bytes, self.page_bytes) / element_bytes;
         let equal = self.equal_border(node);

@@ -12,13 +12,13 @@ impl Cluster {
         Atomic { node: self.inner(), id: self.inner().number_of(name) }
     }
 
-    /// The same for a word of Trellis itself.
+    /// A word of Trellis itself.
     pub(crate) fn own_atomic(&self, id: u64) -> Atomic<'_> {
         Atomic { node: self.inner(), id }
     }
 }
 
-/// A 64-bit word that lives at its home; every operation is one round trip there, and none at the home itself.
+/// A 64-bit word that lives at its home. Every operation is one round trip to the home, and none at the home itself.
 #[derive(Clone, Copy)]
 pub struct Atomic<'a> {
     node: &'a Node,
@@ -26,27 +26,27 @@ pub struct Atomic<'a> {
 }
 
 impl Atomic<'_> {
-    /// The value.
+    /// Returns the value.
     pub fn load(&self) -> Result<u64, WaitError> {
         self.node.operate(self.id, Operation::Load)
     }
 
-    /// Puts `value`.
+    /// Stores `value`.
     pub fn store(&self, value: u64) -> Result<(), WaitError> {
         self.exchange(value).map(drop)
     }
 
-    /// Puts `value`; the value before.
+    /// Stores `value`. Returns the value before.
     pub fn exchange(&self, value: u64) -> Result<u64, WaitError> {
         self.node.operate(self.id, Operation::Exchange(value))
     }
 
-    /// Adds `value`, wrapping round; the value before.
+    /// Adds `value` modulo 2^64. Returns the value before.
     pub fn fetch_add(&self, value: u64) -> Result<u64, WaitError> {
         self.node.operate(self.id, Operation::FetchAdd(value))
     }
 
-    /// Puts `value` if the word is `current`: `Ok` with the value before if it was, `Err` with it if not.
+    /// Stores `value` if the word is `current`. Returns the value before: in `Ok` if it was `current`, in `Err` if not.
     pub fn compare_exchange(&self, current: u64, value: u64) -> Result<Result<u64, u64>, WaitError> {
         let before = self.node.operate(self.id, Operation::CompareExchange(current, value))?;
         Ok(if before == current { Ok(before) } else { Err(before) })

@@ -1,4 +1,4 @@
-//! Barriers: of one thread of every node, with or without a value that is reduced; and of a number of participants.
+//! Barriers: for one thread of every node, with or without a value that is reduced; and for a number of participants.
 
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{Demand, Reduction};
@@ -6,28 +6,28 @@ use trellis_cluster_protocol::sync::{Demand, Reduction};
 use crate::cluster::{Cluster, WaitError};
 use crate::names::Name;
 
-/// How a barrier makes one value of those that the nodes bring.
+/// How a barrier reduces the values of the nodes to one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reduce {
-    /// Their sum; of whole numbers, wrapping round. Of floating-point numbers it has the same bits at every node, and in
-    /// every run with as many nodes.
+    /// Their sum, modulo 2^64 for whole numbers. For floating-point numbers, it has the same bits at every node and in
+    /// every run with the same number of nodes.
     Sum,
     /// The least.
     Least,
     /// The greatest.
     Greatest,
-    /// The bits that all have.
+    /// The bits that all values have.
     And,
-    /// The bits that any has.
+    /// The bits that any value has.
     Or,
-    /// The bits that an odd number of nodes have.
+    /// The bits that an odd number of values have.
     ExclusiveOr,
 }
 
 /// A number that a barrier can carry.
 pub trait Reducible: Copy + sealed::Bits {
-    /// What the protocol does for `reduce`; nothing if these numbers cannot be reduced that way.
+    /// The protocol's operation for `reduce`; `None` if these numbers cannot be reduced that way.
     #[doc(hidden)]
     fn reduction(reduce: Reduce) -> Option<Reduction>;
 }
@@ -67,7 +67,7 @@ mod sealed {
     }
 }
 
-/// What is the same for signed and unsigned numbers.
+/// The operations that are the same for signed and unsigned numbers.
 fn of_bits(reduce: Reduce) -> Option<Reduction> {
     match reduce {
         Reduce::Sum => Some(Reduction::Sum),
@@ -110,25 +110,25 @@ impl Reducible for f64 {
 }
 
 impl Cluster {
-    /// Waits until one thread of every node has entered barrier `name`. What every node wrote before, every node reads
-    /// after. Nodes that joined later are in no such barrier; [`Cluster::barrier_of`] is for them.
+    /// Waits until one thread of every node has entered barrier `name`. After it, every node reads what all nodes wrote
+    /// before it. Nodes that joined later take no part; [`Cluster::barrier_of`] is for them.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] names the nodes that did not come; this node has come all the same, and its next call for
-    /// the same barrier waits on. [`WaitError::Misuse`] if another thread of this node is in the same barrier, or other
-    /// nodes came to reduce something.
+    /// [`WaitError::TooLong`] names the nodes that did not come. This node has come nevertheless, and its next call for
+    /// the same barrier continues the wait. [`WaitError::Misuse`] if another thread of this node is in the same
+    /// barrier, or if other nodes came to reduce values.
     pub fn barrier<'n>(&self, name: impl Into<Name<'n>>) -> Result<(), WaitError> {
         self.inner().barrier(self.inner().number_of(name))
     }
 
-    /// As [`Cluster::barrier`], and every node gets what `reduce` makes of the values that the nodes brought, in the
-    /// same messages.
+    /// Waits like [`Cluster::barrier`]. Every node also gets the reduction of the values of all nodes, in the same
+    /// messages.
     ///
     /// # Errors
     ///
-    /// As [`Cluster::barrier`]; [`WaitError::Misuse`] also if nodes asked for different reductions, or for the bits of
-    /// floating-point numbers.
+    /// As [`Cluster::barrier`]; [`WaitError::Misuse`] also if nodes requested different reductions, or one of the bits
+    /// of floating-point numbers.
     ///
     /// # Examples
     ///
@@ -156,11 +156,12 @@ impl Cluster {
         self.inner().reduce(self.inner().number_of(name), reduction, value.to_bits()).map(T::of_bits)
     }
 
-    /// As [`Cluster::barrier`], and every node gets the `value` that node `from` gave; those of others are ignored.
+    /// Waits like [`Cluster::barrier`]. Every node also gets the `value` of node `from`; the values of others are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// As [`Cluster::barrier_reduce`]; [`WaitError::Misuse`] if `from` is no node that the cluster started with.
+    /// As [`Cluster::barrier_reduce`]; [`WaitError::Misuse`] also if `from` is not a founder.
     pub fn broadcast<'n, T: Reducible>(
         &self,
         name: impl Into<Name<'n>>,
@@ -177,8 +178,8 @@ impl Cluster {
             .map(T::of_bits)
     }
 
-    /// Barrier `name` of `participants` threads, of whichever nodes: several of one node may take part, and nodes that
-    /// joined later. All give the same number.
+    /// Barrier `name` for `participants` threads of any nodes. Several threads of one node may take part, and so may
+    /// nodes that joined later. All must give the same number.
     ///
     /// # Examples
     ///
@@ -198,7 +199,7 @@ impl Cluster {
     }
 }
 
-/// A barrier of a number of threads, kept at its home.
+/// A barrier for a number of threads, kept at its home.
 #[must_use = "nobody waits before `wait` is called"]
 #[derive(Clone, Copy)]
 pub struct Barrier<'a> {
@@ -208,12 +209,13 @@ pub struct Barrier<'a> {
 }
 
 impl Barrier<'_> {
-    /// Waits until all participants have come; true for the last of them.
+    /// Waits until all participants have come. Returns true to the last of them.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] says how many have come, and from where; this thread has come all the same, and the next
-    /// call of its node for the same barrier waits on. [`WaitError::Misuse`] if others gave another number.
+    /// [`WaitError::TooLong`] says how many have come, and from which nodes. This thread has come nevertheless, and the
+    /// next call of its node for the same barrier continues the wait. [`WaitError::Misuse`] if others gave another
+    /// number.
     pub fn wait(&self) -> Result<bool, WaitError> {
         self.cluster.inner().demand(self.id, Demand::CountingBarrier(self.participants)).map(|last| last == 1)
     }

@@ -1,4 +1,4 @@
-//! Condition variables: to wait, under a lock, until another thread of any node says that something has changed.
+//! Condition variables: a thread waits, under a lock, until a thread of any node notifies it of a change.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Cluster {
     }
 }
 
-/// A lock under which a condition can be waited for.
+/// The guard of a lock under which a thread can wait for a condition.
 pub trait Guard: sealed::Guarded {}
 
 impl Guard for MutexGuard<'_> {}
@@ -49,7 +49,7 @@ mod sealed {
     use crate::cluster::Cluster;
     use crate::runtime::Guarding;
 
-    /// What a wait must know of a guard.
+    /// What a wait needs from a guard.
     pub trait Guarded {
         fn cluster(&self) -> &Cluster;
         fn guarding(&self) -> Guarding;
@@ -118,9 +118,9 @@ impl sealed::Guarded for RwLockWriteGuard<'_> {
     }
 }
 
-/// A condition variable. It is kept at its home: a round trip to begin a wait, one message to be woken, and then the
-/// lock. A wait ends by a notification that was given while it waited and by nothing else; still, what was waited for may
-/// have been used up by a thread that took the lock first, so look again: [`Condvar::wait_while`].
+/// A condition variable, kept at its home. A wait costs a round trip to begin, one message for the notification, and
+/// then the lock. Only a notification that is given during a wait ends it. A thread that took the lock first may have
+/// made the condition false again, so the caller must check it again; [`Condvar::wait_while`] does so.
 #[derive(Clone, Copy)]
 pub struct Condvar<'a> {
     cluster: &'a Cluster,
@@ -138,8 +138,8 @@ impl Condvar<'_> {
         self.wait_within(guard, Timeout::Configured).map(drop)
     }
 
-    /// As [`Condvar::wait`], for as long as `is_to_wait` returns true; it is called under the lock, also before the first
-    /// wait.
+    /// Waits like [`Condvar::wait`] for as long as `is_to_wait` returns true. It is called under the lock, also before
+    /// the first wait.
     pub fn wait_while(&self, guard: &mut impl Guard, mut is_to_wait: impl FnMut() -> bool) -> Result<(), WaitError> {
         while is_to_wait() {
             self.wait(guard)?;
@@ -147,23 +147,23 @@ impl Condvar<'_> {
         Ok(())
     }
 
-    /// As [`Condvar::wait`], for `duration` at most; whether there was a notification.
+    /// Waits like [`Condvar::wait`], for `duration` at most. Returns whether there was a notification.
     pub fn wait_for(&self, guard: &mut impl Guard, duration: Duration) -> Result<bool, WaitError> {
         self.wait_within(guard, Timeout::For(duration))
     }
 
-    /// Wakes the thread that has waited longest; whether there was one. Usually called under the lock.
+    /// Wakes the thread that has waited longest. Returns whether there was one. It is usually called under the lock.
     pub fn notify_one(&self) -> Result<bool, WaitError> {
         self.demand(ConditionDemand::NotifyOne).map(|woken| woken == 1)
     }
 
-    /// Wakes every thread that waits; how many there were.
+    /// Wakes every thread that waits. Returns their number.
     pub fn notify_all(&self) -> Result<u64, WaitError> {
         self.demand(ConditionDemand::NotifyAll)
     }
 
-    /// As [`Condvar::wait`] under lock `lock`, which has no guard: whether the lock is held afterwards, and what came
-    /// of the wait. Without `duration` the wait is as long as is configured.
+    /// Waits like [`Condvar::wait`] under lock `lock`, which has no guard. Returns whether the lock is held afterwards,
+    /// and the outcome of the wait. Without `duration`, the limit is the configured one.
     #[doc(hidden)]
     pub fn wait_with_lock(&self, lock: u64, duration: Option<Duration>) -> (bool, Result<bool, WaitError>) {
         let lock = self.cluster.inner().number_of(lock);

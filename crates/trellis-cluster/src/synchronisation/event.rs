@@ -30,8 +30,8 @@ impl Cluster {
     }
 }
 
-/// A flag, kept at its home: who waits goes on when it is set, and nobody waits while it is. Every operation is one round
-/// trip, none at the home itself.
+/// A flag, kept at its home. Threads that wait continue when it is set, and no thread waits while it is set. Every
+/// operation is one round trip, and none at the home itself.
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
     cluster: &'a Cluster,
@@ -39,32 +39,32 @@ pub struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// Sets it; every thread that waits goes on.
+    /// Sets the flag. Every thread that waits continues.
     pub fn set(&self) -> Result<(), WaitError> {
         self.demand(EventDemand::Set).map(drop)
     }
 
-    /// Clears it; threads that come from now on wait.
+    /// Clears the flag. Threads that come from now on wait.
     pub fn clear(&self) -> Result<(), WaitError> {
         self.demand(EventDemand::Clear).map(drop)
     }
 
-    /// Waits until it is set.
+    /// Waits until the flag is set.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] says that nobody has set it, and who else waits.
+    /// [`WaitError::TooLong`] says that no thread has set it, and which other nodes wait.
     pub fn wait(&self) -> Result<(), WaitError> {
         self.demand(EventDemand::Wait).map(drop)
     }
 
-    /// As [`Event::wait`], for `duration` at most; whether it was set.
+    /// Waits like [`Event::wait`], for `duration` at most. Returns whether the flag was set.
     pub fn wait_for(&self, duration: Duration) -> Result<bool, WaitError> {
         let demand = Demand::Event(EventDemand::Wait);
         Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
-    /// Whether it is set; others may change it at any moment.
+    /// Whether the flag is set. Others may change it at any moment.
     pub fn is_set(&self) -> Result<bool, WaitError> {
         self.demand(EventDemand::IsSet).map(|set| set == 1)
     }

@@ -1,14 +1,15 @@
-//! How threads of different nodes wait for each other: mutexes, barriers, words, and objects that are kept at their home.
-//! The objects have the words of the standard library; those of memory in a store (`trellis::stored`) have the same.
+//! Objects by which threads of different nodes wait for each other: mutexes, barriers, words, and objects that are kept
+//! at their home. They have the names of the standard library, as those of memory in a store do (`trellis::stored`).
 //!
-//! Any 64-bit number names an object, objects of different kinds may have the same, and none has to be made: it exists
-//! from its first use. (The last 65,536 numbers are kept for Trellis itself.) What a thread wrote before it *released*
-//! (a lock or a semaphore, came to a barrier, set, notified, changed a word) a thread reads that *acquires* after it
-//! (takes the lock or a permit, leaves the barrier, waited, was woken, read the word).
+//! Any 64-bit number names an object. Objects of different kinds may have the same number, and an object exists from
+//! its first use. (The last 65,536 numbers are reserved for Trellis itself.) A thread that *acquires* reads what a
+//! thread wrote before it *released*. To release is to release a lock or a semaphore, to come to a barrier, to set an
+//! event, to notify, or to change a word. To acquire is to take the lock or a permit, to leave the barrier, to return
+//! from a wait, or to read the word.
 //!
-//! Promises: every wait has a deadline, `wait_seconds_max`, and its error says who holds or who is missing, or it has the
-//! time that it was given, and the end of that is no error; a wait that was given up leaves nothing locked, and takes
-//! nothing from others. Must never do by itself what the protocol decides.
+//! Promises: every wait has the deadline `wait_seconds_max`, whose error says which node holds the object or is
+//! missing, or the caller's own timeout, whose end is no error. A wait that ends in either way leaves nothing locked
+//! and takes nothing from others. It must never decide what the protocol decides.
 
 mod atomic;
 mod barrier;
@@ -21,8 +22,8 @@ mod semaphore;
 
 use crate::cluster::{Cluster, WaitError};
 
-/// What a guard does with the outcome of giving back what it guards. When the guard is gone nobody can try again, and
-/// others would wait for ever: the cluster ends. Where it failed already, the next call says so.
+/// Handles the outcome when a guard gives back what it guards. No thread can try again after the guard is gone, and
+/// others would wait for ever, so an error ends the cluster. If the cluster has already failed, the next call says so.
 pub(crate) fn given_back<T>(cluster: &Cluster, outcome: Result<T, WaitError>) {
     if let Err(error @ WaitError::TooLong { .. }) = outcome {
         cluster.abandon(&format!("what a guard held cannot be given back: {error}"));

@@ -28,14 +28,14 @@ impl Cluster {
         Mutex { cluster: self, id: self.inner().number_of(name) }
     }
 
-    /// The same for an object of Trellis itself.
+    /// A mutex of Trellis itself.
     pub(crate) fn own_mutex(&self, id: u64) -> Mutex<'_> {
         Mutex { cluster: self, id }
     }
 }
 
-/// A lock that one thread of one node holds; others queue and get it in the order in which they asked. Taken again by
-/// the node that held it last, it costs no message; handed to a waiter elsewhere, one.
+/// A lock that one thread of one node holds. Others queue and get it in the order of their requests. Taking it again at
+/// the node that held it last costs no message; handing it to a waiter of another node costs one.
 #[derive(Clone, Copy)]
 pub struct Mutex<'a> {
     cluster: &'a Cluster,
@@ -43,7 +43,7 @@ pub struct Mutex<'a> {
 }
 
 impl<'a> Mutex<'a> {
-    /// Waits for the mutex; dropping the guard releases it.
+    /// Waits for the mutex. Dropping the guard releases it.
     ///
     /// # Errors
     ///
@@ -53,8 +53,8 @@ impl<'a> Mutex<'a> {
         Ok(self.guard())
     }
 
-    /// Takes the mutex if nobody has it. `None` means that somebody had it, or waited for it, a moment ago; it may also
-    /// be on its way between nodes.
+    /// Takes the mutex if it is free. `None` means that a thread held it or waited for it a moment ago; it may also be
+    /// on its way between nodes.
     pub fn try_lock(&self) -> Result<Option<MutexGuard<'a>>, WaitError> {
         Ok(self.try_acquire()?.then(|| self.guard()))
     }
@@ -64,17 +64,17 @@ impl<'a> Mutex<'a> {
         Ok(self.try_acquire_for(duration)?.then(|| self.guard()))
     }
 
-    /// As [`Mutex::lock`], without a guard.
+    /// Waits like [`Mutex::lock`], without a guard.
     pub fn acquire(&self) -> Result<(), WaitError> {
         self.cluster.inner().acquire(self.id)
     }
 
-    /// As [`Mutex::try_lock`], without a guard: whether the mutex was taken.
+    /// Tries like [`Mutex::try_lock`], without a guard. Returns whether the mutex was taken.
     pub fn try_acquire(&self) -> Result<bool, WaitError> {
         self.cluster.inner().try_acquire(self.id)
     }
 
-    /// As [`Mutex::try_lock_for`], without a guard: whether the mutex was taken.
+    /// Tries like [`Mutex::try_lock_for`], without a guard. Returns whether the mutex was taken.
     pub fn try_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         self.cluster.inner().acquire_within(self.id, Timeout::For(duration))
     }
@@ -83,8 +83,8 @@ impl<'a> Mutex<'a> {
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] under release consistency: a home has not taken what this node stored. The mutex is still
-    /// held, and releasing it again goes on waiting. [`WaitError::Misuse`] if this node does not hold it.
+    /// [`WaitError::TooLong`] under release consistency, if a home has not taken what this node stored. The mutex is
+    /// still held, and releasing it again continues the wait. [`WaitError::Misuse`] if this node does not hold it.
     pub fn release(&self) -> Result<(), WaitError> {
         self.cluster.inner().release(self.id)
     }
@@ -94,12 +94,12 @@ impl<'a> Mutex<'a> {
     }
 }
 
-/// A mutex that is held; dropping it releases the mutex. If a home does not take what this node stored in time, dropping
-/// it ends the cluster, because nobody could release the mutex any more.
+/// A held mutex. Dropping the guard releases the mutex. If a home does not take this node's stores in time, dropping
+/// ends the cluster, because no thread could release the mutex any more.
 #[must_use = "dropping it releases the mutex"]
 pub struct MutexGuard<'a> {
     mutex: Mutex<'a>,
-    /// Not so after a wait for a condition that could not take the mutex again.
+    /// False after a wait for a condition that could not take the mutex again.
     pub(crate) is_held: bool,
     /// As with `std::sync::MutexGuard`, the thread that took the mutex releases it.
     not_send: PhantomData<*const ()>,
@@ -110,7 +110,8 @@ impl MutexGuard<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::release`]. After [`WaitError::TooLong`] the mutex is still held, and [`Mutex::release`] goes on.
+    /// As [`Mutex::release`]. After [`WaitError::TooLong`], the mutex is still held, and [`Mutex::release`] continues
+    /// the wait.
     pub fn unlock(mut self) -> Result<(), WaitError> {
         if std::mem::take(&mut self.is_held) { self.mutex.release() } else { Ok(()) }
     }

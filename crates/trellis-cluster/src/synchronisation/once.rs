@@ -1,4 +1,4 @@
-//! What is done once in a cluster.
+//! Actions that are done once in a cluster.
 
 use trellis_cluster_protocol::sync::{Demand, OnceDemand};
 
@@ -25,21 +25,21 @@ impl Cluster {
         Once { cluster: self, id: self.inner().number_of(name) }
     }
 
-    /// The same for an object of Trellis itself.
+    /// A one-time action of Trellis itself.
     pub(crate) fn own_once(&self, id: u64) -> Once<'_> {
         Once { cluster: self, id }
     }
 }
 
-/// Something that one thread of one node does, while others that come wait until it is done. Kept at its home: one round
-/// trip for each caller, one more for the one that did it, none at the home itself.
+/// An action that one thread of one node does, while others that come wait until it is done. It is kept at its home:
+/// each caller needs one round trip, the one that did it one more, and the home itself none.
 #[derive(Clone, Copy)]
 pub struct Once<'a> {
     cluster: &'a Cluster,
     id: u64,
 }
 
-/// A turn that is not ended yet: ends as failed.
+/// A turn that has not ended yet. Dropping it ends it as failed.
 struct Turn<'a>(Option<Once<'a>>);
 
 impl Drop for Turn<'_> {
@@ -51,12 +51,12 @@ impl Drop for Turn<'_> {
 }
 
 impl Once<'_> {
-    /// Does `work` if nobody has done it, and returns when it is done; whether it was done here. If `work` panics, the
-    /// next who comes does it.
+    /// Does `work` if it is not done, and returns when it is done. Returns whether this call did it. If `work` panics,
+    /// the next caller does it.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] names the node that does it.
+    /// [`WaitError::TooLong`] names the node that is doing it.
     pub fn call_once(&self, work: impl FnOnce()) -> Result<bool, WaitError> {
         if !self.begin()? {
             return Ok(false);
@@ -68,22 +68,23 @@ impl Once<'_> {
         Ok(true)
     }
 
-    /// Whether it is done.
+    /// Whether the action is done.
     pub fn is_completed(&self) -> Result<bool, WaitError> {
         self.demand(OnceDemand::IsDone).map(|done| done == 1)
     }
 
-    /// True: do it, then say [`Once::done`] or [`Once::failed`]. False: it is done.
+    /// Begins the action. If it returns true, the caller must do it and then call [`Once::done`] or [`Once::failed`].
+    /// False means that it is done.
     pub fn begin(&self) -> Result<bool, WaitError> {
         self.demand(OnceDemand::Begin).map(|mine| mine == 1)
     }
 
-    /// It is done: everybody goes on.
+    /// Says that the action is done. All waiting threads continue.
     pub fn done(&self) -> Result<(), WaitError> {
         self.demand(OnceDemand::Done).map(drop)
     }
 
-    /// It could not be done: the next who waits, or comes, does it.
+    /// Says that the action could not be done. The next thread that waits or comes does it.
     pub fn failed(&self) -> Result<(), WaitError> {
         self.demand(OnceDemand::Failed).map(drop)
     }

@@ -33,9 +33,9 @@ impl Cluster {
     }
 }
 
-/// A lock that one writer has alone, or readers have together, in the order in which they asked. Kept at its home: a
-/// round trip to take it, one message to release it, none at the home itself. Not recursive: a thread that reads and
-/// asks to read again may wait behind a writer that waits for it.
+/// A lock that one writer has alone, or readers have together, in the order of their requests. It is kept at its home:
+/// taking it costs a round trip, releasing it one message, and neither costs the home itself a message. It is not
+/// recursive: a thread that reads and requests to read again may wait behind a writer that waits for it.
 #[derive(Clone, Copy)]
 pub struct RwLock<'a> {
     cluster: &'a Cluster,
@@ -43,72 +43,72 @@ pub struct RwLock<'a> {
 }
 
 impl<'a> RwLock<'a> {
-    /// Waits to read, together with other readers.
+    /// Takes the lock to read, together with other readers.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] names who holds it.
+    /// [`WaitError::TooLong`] names the nodes that hold it.
     pub fn read(&self) -> Result<RwLockReadGuard<'a>, WaitError> {
         self.read_acquire()?;
         Ok(self.reader())
     }
 
-    /// Waits to write, alone.
+    /// Takes the lock to write, alone.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] names who holds it.
+    /// [`WaitError::TooLong`] names the nodes that hold it.
     pub fn write(&self) -> Result<RwLockWriteGuard<'a>, WaitError> {
         self.write_acquire()?;
         Ok(self.writer())
     }
 
-    /// Reads if nobody writes, nor waits to.
+    /// Takes the lock to read if no thread writes or waits to write.
     pub fn try_read(&self) -> Result<Option<RwLockReadGuard<'a>>, WaitError> {
         Ok(self.try_read_acquire()?.then(|| self.reader()))
     }
 
-    /// Writes if nobody else has the lock, nor waits for it.
+    /// Takes the lock to write if no thread has it or waits for it.
     pub fn try_write(&self) -> Result<Option<RwLockWriteGuard<'a>>, WaitError> {
         Ok(self.try_write_acquire()?.then(|| self.writer()))
     }
 
-    /// Reads if that is possible before `duration` has passed.
+    /// Takes the lock to read if that is possible before `duration` has passed.
     pub fn try_read_for(&self, duration: Duration) -> Result<Option<RwLockReadGuard<'a>>, WaitError> {
         Ok(self.try_read_acquire_for(duration)?.then(|| self.reader()))
     }
 
-    /// Writes if that is possible before `duration` has passed.
+    /// Takes the lock to write if that is possible before `duration` has passed.
     pub fn try_write_for(&self, duration: Duration) -> Result<Option<RwLockWriteGuard<'a>>, WaitError> {
         Ok(self.try_write_acquire_for(duration)?.then(|| self.writer()))
     }
 
-    /// As [`RwLock::read`], without a guard.
+    /// Waits like [`RwLock::read`], without a guard.
     pub fn read_acquire(&self) -> Result<(), WaitError> {
         self.demand(ReadWriteDemand::Read).map(drop)
     }
 
-    /// As [`RwLock::write`], without a guard.
+    /// Waits like [`RwLock::write`], without a guard.
     pub fn write_acquire(&self) -> Result<(), WaitError> {
         self.demand(ReadWriteDemand::Write).map(drop)
     }
 
-    /// As [`RwLock::try_read`], without a guard: whether it was taken.
+    /// Tries like [`RwLock::try_read`], without a guard. Returns whether the lock was taken.
     pub fn try_read_acquire(&self) -> Result<bool, WaitError> {
         self.demand(ReadWriteDemand::TryRead)
     }
 
-    /// As [`RwLock::try_write`], without a guard: whether it was taken.
+    /// Tries like [`RwLock::try_write`], without a guard. Returns whether the lock was taken.
     pub fn try_write_acquire(&self) -> Result<bool, WaitError> {
         self.demand(ReadWriteDemand::TryWrite)
     }
 
-    /// As [`RwLock::try_read_for`], without a guard: whether it was taken.
+    /// Tries like [`RwLock::try_read_for`], without a guard. Returns whether the lock was taken.
     pub fn try_read_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         self.demand_for(ReadWriteDemand::Read, duration)
     }
 
-    /// As [`RwLock::try_write_for`], without a guard: whether it was taken.
+    /// Tries like [`RwLock::try_write_for`], without a guard. Returns whether the lock was taken.
     pub fn try_write_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         self.demand_for(ReadWriteDemand::Write, duration)
     }
@@ -142,7 +142,7 @@ impl<'a> RwLock<'a> {
     }
 }
 
-/// A read-write lock that is held to read; dropping it releases the lock.
+/// A read-write lock that is held to read. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
 pub struct RwLockReadGuard<'a> {
     lock: RwLock<'a>,
@@ -150,7 +150,7 @@ pub struct RwLockReadGuard<'a> {
     not_send: PhantomData<*const ()>,
 }
 
-/// A read-write lock that is held to write; dropping it releases the lock.
+/// A read-write lock that is held to write. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
 pub struct RwLockWriteGuard<'a> {
     lock: RwLock<'a>,
@@ -163,7 +163,8 @@ impl RwLockReadGuard<'_> {
     ///
     /// # Errors
     ///
-    /// As [`RwLock::read_release`]. After [`WaitError::TooLong`] the lock is still held, and [`RwLock::read_release`] goes on.
+    /// As [`RwLock::read_release`]. After [`WaitError::TooLong`], the lock is still held, and [`RwLock::read_release`]
+    /// continues the wait.
     pub fn unlock(mut self) -> Result<(), WaitError> {
         if std::mem::take(&mut self.is_held) { self.lock.read_release() } else { Ok(()) }
     }
@@ -182,7 +183,8 @@ impl RwLockWriteGuard<'_> {
     ///
     /// # Errors
     ///
-    /// As [`RwLock::write_release`]. After [`WaitError::TooLong`] the lock is still held, and [`RwLock::write_release`] goes on.
+    /// As [`RwLock::write_release`]. After [`WaitError::TooLong`], the lock is still held, and
+    /// [`RwLock::write_release`] continues the wait.
     pub fn unlock(mut self) -> Result<(), WaitError> {
         if std::mem::take(&mut self.is_held) { self.lock.write_release() } else { Ok(()) }
     }

@@ -29,9 +29,9 @@ impl Cluster {
     }
 }
 
-/// A number of permits, kept at its home: a release adds to it, and an acquisition takes one as soon as there is one, in
-/// the order in which threads asked. Every operation is one round trip, none at the home itself. With releases of one it
-/// is an event that is used up by the thread which waited for it (a pulse).
+/// A number of permits, kept at its home. A release adds permits, and an acquisition takes one as soon as there is one,
+/// in the order of the requests. Every operation is one round trip, and none at the home itself. With releases of one
+/// permit, it is an event that one waiting thread uses up (a pulse).
 #[derive(Clone, Copy)]
 pub struct Semaphore<'a> {
     cluster: &'a Cluster,
@@ -39,36 +39,37 @@ pub struct Semaphore<'a> {
 }
 
 impl Semaphore<'_> {
-    /// Waits for a permit, and takes it.
+    /// Waits for a permit and takes it.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] says that nobody has released, and who else waits. A release that comes later is not lost.
+    /// [`WaitError::TooLong`] says that no thread has released, and which other nodes wait. A release that comes later
+    /// is not lost.
     pub fn acquire(&self) -> Result<(), WaitError> {
         self.demand(SemaphoreDemand::Acquire).map(drop)
     }
 
-    /// Takes a permit if there is one; whether there was.
+    /// Takes a permit if there is one. Returns whether there was.
     pub fn try_acquire(&self) -> Result<bool, WaitError> {
         self.demand(SemaphoreDemand::TryAcquire).map(|got| got == 1)
     }
 
-    /// As [`Semaphore::acquire`], for `duration` at most; whether a permit was taken.
+    /// Waits like [`Semaphore::acquire`], for `duration` at most. Returns whether a permit was taken.
     pub fn try_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         let demand = Demand::Semaphore(SemaphoreDemand::Acquire);
         Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
-    /// Adds `count` permits: so many acquisitions go on, now or when they come.
+    /// Adds `count` permits. So many acquisitions continue, now or when they come.
     ///
     /// # Errors
     ///
-    /// [`WaitError::Misuse`] if it would pass 2^64 - 1.
+    /// [`WaitError::Misuse`] if the number of permits would pass 2^64 - 1.
     pub fn release(&self, count: u64) -> Result<(), WaitError> {
         self.demand(SemaphoreDemand::Release(count)).map(drop)
     }
 
-    /// The number of permits; others may change it at any moment.
+    /// The number of permits. Others may change it at any moment.
     pub fn value(&self) -> Result<u64, WaitError> {
         self.demand(SemaphoreDemand::Value)
     }
