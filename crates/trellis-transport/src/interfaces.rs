@@ -13,7 +13,7 @@ pub struct Interface {
     pub name: String,
     /// Its address.
     pub address: IpAddr,
-    /// How many leading bits of the address the hosts of its network have in common.
+    /// The number of leading bits of the address that all hosts of its network share.
     pub prefix_bits: u32,
 }
 
@@ -22,7 +22,7 @@ impl Interface {
     ///
     /// # Errors
     ///
-    /// A sentence that lists the interfaces that there are.
+    /// A sentence that lists the interfaces of this machine.
     pub fn in_network(network: &str) -> Result<Interface, String> {
         let all = interfaces().map_err(|error| format!("cannot list the interfaces: {error}"))?;
         let is_wanted = |interface: &&Interface| match prefix(network) {
@@ -42,9 +42,9 @@ fn prefix(text: &str) -> Option<(IpAddr, u32)> {
     Some((address.parse().ok()?, bits.parse().ok()?))
 }
 
-/// Whether an address begins with so many bits of a prefix.
+/// Whether an address begins with the first `bits` bits of a prefix.
 pub fn is_in(prefix: IpAddr, bits: u32, address: IpAddr) -> bool {
-    // Shifting by the whole width gives nothing, and then every address fits.
+    // A shift by the whole width gives `None`: with 0 bits, every address fits.
     match (prefix, address) {
         (IpAddr::V4(prefix), IpAddr::V4(address)) => {
             (prefix.to_bits() ^ address.to_bits()).checked_shr(32u32.saturating_sub(bits)).unwrap_or(0) == 0
@@ -60,7 +60,7 @@ pub fn is_in(prefix: IpAddr, bits: u32, address: IpAddr) -> bool {
 ///
 /// # Errors
 ///
-/// Those of getifaddrs(3).
+/// The errors of getifaddrs(3).
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `first` is writable; the list is freed below.
@@ -80,7 +80,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         if let Some(address) = address {
             // SAFETY: the name ends with a zero.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-            // Without a mask it is a network of its own.
+            // An address without a mask is a network of its own.
             let prefix_bits = match mask {
                 Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
                 Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
@@ -98,7 +98,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 ///
 /// `given` is null, or an address of the family with which it begins.
 unsafe fn address_of(given: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: an address, where there is one, begins with its family.
+    // SAFETY: an address, if there is one, begins with its family.
     let family = i32::from(unsafe { given.as_ref() }?.sa_family);
     // SAFETY: the family tells the kind of address.
     unsafe {

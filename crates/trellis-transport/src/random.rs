@@ -4,7 +4,7 @@
 
 use std::io;
 
-/// Unpredictable random bytes; at most 256.
+/// Returns unpredictable random bytes, at most 256.
 pub fn random<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     const { assert!(COUNT <= 256) };
     let mut bytes = [0; COUNT];

@@ -1,7 +1,7 @@
 //! The addresses of a peer that a node dials.
 //!
-//! Promises: each attempt gets another address of the name, in turn. Must never look a name up again after that has
-//! succeeded once.
+//! Promises: each attempt gets another address of the name, in turn. It must never look a name up again after a look-up
+//! has succeeded.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};

@@ -40,7 +40,7 @@ pub fn mesh(nodes: usize) -> io::Result<Vec<InProcess>> {
     for _ in 0..nodes {
         let (epoll, event) = (Epoll::new()?, Event::new()?);
         epoll.add(event.raw(), false, 0)?;
-        // Readable from the start: all peers are up, and no sink has been told yet.
+        // The event is readable from the start: all peers are up, and no sink has been told yet.
         event.signal();
         ends.push(End { epoll, event, closed: AtomicBool::new(false) });
     }
@@ -51,7 +51,7 @@ pub fn mesh(nodes: usize) -> io::Result<Vec<InProcess>> {
 
 struct Mesh {
     ends: Vec<End>,
-    /// The lane from node `a` to node `b` is number `a * nodes + b`.
+    /// The lanes; that from node `a` to node `b` has the number `a * nodes + b`.
     lanes: Vec<Lane>,
 }
 
@@ -137,7 +137,7 @@ impl Link for InProcess {
         if end.closed.load(Ordering::SeqCst) {
             return false;
         }
-        // Drained first: whatever is sent from now on makes it readable again.
+        // It is drained first: a frame that is sent from now on makes it readable again.
         end.event.drain();
         let mut frames = 0;
         let mut more = false;
@@ -194,7 +194,7 @@ impl Link for InProcess {
         if self.mesh.ends[self.node].closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // What was sent is in the peers' queues already; they only have to look.
+        // The sent frames are in the peers' queues already; the peers only have to look.
         for end in &self.mesh.ends {
             end.event.signal();
         }

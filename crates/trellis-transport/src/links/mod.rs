@@ -22,7 +22,8 @@
 //! 6. **Bounds.** The frames that wait for one peer hold at most [`QUEUE_BYTES_MAX`] bytes; beyond that `send` returns
 //!    the frame with an error.
 //! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another. It is readable, level
-//!    triggered, as long as a `poll` would do something. While a thread polls continuously ([`Link::set_polling`]) it may stay silent.
+//!    triggered, as long as a `poll` would do something. While a thread polls continuously ([`Link::set_polling`]) it
+//!    may stay silent.
 //! 8. **End.** `close` sends what waits, with a deadline. The peers receive all of it and then report the node lost.
 //!
 //! # Choices
@@ -31,12 +32,13 @@
 //!   [`crate::wrap::secure`].
 //! * [`udp`]: the same over datagrams, not ordered.
 //! * [`shm`]: shared memory between nodes of one host, and tcp to others; decided for each pair.
-//! * `fabric`: over libfabric. The sender writes bodies into the receiver's memory, or the receiver reads them from
-//!   the sender's. Only if the crate was built with the feature of that name.
+//! * `fabric`: over libfabric. The sender writes bodies into the receiver's memory, or the receiver reads them from the
+//!   sender's. It exists only if the crate was built with the feature of that name.
 //! * [`in_process`]: between threads, for tests of the layers above.
 //!
-//! A new choice is one file or folder here, one entry in [`Choice`], and one line in the conformance suite. In the crate
-//! `trellis` it also needs an entry in `LinkKind`, its arm in `join::make_link`, and its rules in `config::checks`.
+//! A new choice is one file or folder here, one entry in [`Choice`], and one line in the conformance suite. In the
+//! crate `trellis-cluster` it also needs an entry in `LinkKind`, its arm in `join::make_link`, and its rules in
+//! `config::checks`.
 
 mod addresses;
 pub(crate) mod admission;
@@ -76,7 +78,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// All of them, for messages and tests.
+    /// All choices, for messages and tests.
     pub const ALL: [Choice; 5] = [Choice::Tcp, Choice::Udp, Choice::Fabric, Choice::InProcess, Choice::Shm];
 }
 
@@ -108,16 +110,17 @@ impl FromStr for Choice {
 pub enum Placement {
     /// The frame has no body.
     Nothing,
-    /// So many bytes, at most [`crate::INLINE_BODY_BYTES_MAX`], into a buffer of the link; `deliver` gets them.
+    /// This number of bytes, at most [`crate::INLINE_BODY_BYTES_MAX`], goes into a buffer of the link; `deliver` gets
+    /// them.
     Inline(usize),
-    /// So many bytes, directly to this address.
+    /// The bytes go directly to this address.
     ///
     /// The address must stay valid for writing, and nothing else may use these bytes, until the frame is delivered or
     /// the peer is lost. If a body turns out to be forged or incomplete, the bytes are undefined and the peer is lost.
     At {
         /// The first byte.
         pointer: *mut u8,
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
 }
@@ -138,7 +141,7 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Payload::Nothing => 0,
@@ -151,7 +154,7 @@ impl Payload<'_> {
 /// A frame that the receiver rejects; the peer that sent it is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// What is wrong with it.
+    /// What is wrong with the frame.
     pub why: Cow<'static, str>,
 }
 
@@ -167,15 +170,16 @@ impl From<String> for Refused {
     }
 }
 
-/// The memory that pinned bodies come from and placed bodies go to: the privileged view of a region. [`Link::share`]
-/// makes it known to a link that can use it better than any other address.
+/// The memory from which pinned bodies come and to which placed bodies go: the privileged view of a region.
+/// [`Link::share`] makes it known to a link that can use it better than other memory.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedMemory {
-    /// The first byte. Valid, and always readable and writable, until the link is closed.
+    /// The address of the first byte. The memory stays valid, readable and writable until the link is closed.
     pub pointer: *mut u8,
-    /// How many bytes.
+    /// The length in bytes.
     pub bytes: usize,
-    /// The file that holds them, from its start, and that another process may map. The region owns it.
+    /// The file that holds the memory, from its start, and that another process may map. The region owns the
+    /// descriptor.
     pub file: RawFd,
 }
 
@@ -192,7 +196,7 @@ pub trait Sink {
     fn lost(&mut self, peer: usize, why: &Lost);
 }
 
-/// Why a peer is gone. Reads as what follows "node 3: ".
+/// Why a peer is gone. The text is one that can follow "node 3: ".
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Lost {
     /// It closed its end between two frames.
@@ -233,9 +237,9 @@ pub enum SendError {
     /// There is no such node.
     #[error("there is no node {peer}: the cluster has nodes 0 to {}; check the node number", nodes - 1)]
     NoSuchNode {
-        /// The number that was asked for.
+        /// The number that was given.
         peer: usize,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
     /// A node does not send to itself over a link.
@@ -252,7 +256,7 @@ pub enum SendError {
         /// Why.
         why: Lost,
     },
-    /// Too much waits for this peer already; poll, then retry.
+    /// Too much waits for this peer already. The caller should poll, and then try again.
     #[error(
         "{queued_bytes} bytes wait for node {peer} and at most {QUEUE_BYTES_MAX} may; poll the link \
          and send again"
@@ -260,13 +264,13 @@ pub enum SendError {
     QueueFull {
         /// The peer's number.
         peer: usize,
-        /// How much waits.
+        /// The number of bytes that wait.
         queued_bytes: usize,
     },
     /// The body is longer than any frame may be.
     #[error("a body of {bytes} bytes is too long: at most {BODY_BYTES_MAX}; send it in pieces")]
     TooLong {
-        /// How long it is.
+        /// The length of the body in bytes.
         bytes: usize,
     },
     /// The link is closed, or this is a forked child, which has no link.
@@ -274,7 +278,7 @@ pub enum SendError {
     Closed,
 }
 
-/// What every link refuses in any state: a peer that does not exist, and a body that is too long.
+/// Checks what every link refuses in any state: a peer that does not exist, and a body that is too long.
 #[inline]
 pub(crate) fn check_sendable(node: usize, nodes: usize, peer: usize, bytes: usize) -> Result<(), SendError> {
     if peer >= nodes {
@@ -289,7 +293,7 @@ pub(crate) fn check_sendable(node: usize, nodes: usize, peer: usize, bytes: usiz
     Ok(())
 }
 
-/// What passed over a link since it was made. Bytes count headers and bodies, not tags.
+/// The counters of a link since it was made. Bytes count headers and bodies, not tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
     /// Frames received whole.
@@ -309,7 +313,7 @@ pub struct LinkStatistics {
     /// Datagrams received and found authentic. A link that leaves the segmentation to the kernel counts each frame as
     /// one packet.
     pub packets_in: u64,
-    /// Datagrams sent, including those sent again; or frames, as above.
+    /// Datagrams sent, including those sent again; or frames, as for `packets_in`.
     pub packets_out: u64,
     /// Fragments that were sent again.
     pub packets_resent: u64,
@@ -333,11 +337,11 @@ pub struct LinkStatistics {
     pub one_sided_writes: u64,
     /// Peers that receive the multicasts of this node now.
     pub multicast_peers: u64,
-    /// The same for each peer, by node number; the entry of this node stays empty.
+    /// The counters of each peer, by node number. The entry of this node stays empty.
     pub peers: Vec<PeerStatistics>,
 }
 
-/// What passed between this node and one peer.
+/// The counters of one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerStatistics {
     /// Frames received whole.
@@ -357,7 +361,7 @@ pub trait Link: Send + Sync {
     /// This node's number.
     fn node(&self) -> usize;
 
-    /// How many nodes there are.
+    /// The number of nodes.
     fn nodes(&self) -> usize;
 
     /// Whether the frames of each pair arrive in the order in which they were sent.
@@ -367,7 +371,7 @@ pub trait Link: Send + Sync {
 
     /// Sends one frame, or keeps it until the peer is up and its socket has room. Never blocks.
     ///
-    /// [`Payload::Pinned`] says what its bytes must be until then.
+    /// [`Payload::Pinned`] states what its bytes must be until then.
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
 
     /// Sends one frame as [`Link::send`] does, and states where it will be put: the receiver's sink places its body at
@@ -380,7 +384,7 @@ pub trait Link: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`Link::send`].
+    /// The errors of [`Link::send`].
     fn send_placed(
         &self,
         peer: usize,
@@ -396,7 +400,7 @@ pub trait Link: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The first peer to which it could not be sent, and why; the others get it nevertheless.
+    /// The first peer to which the frame could not be sent, and why. The others get it nevertheless.
     fn send_to_all(
         &self,
         peers: &[usize],
@@ -413,7 +417,8 @@ pub trait Link: Send + Sync {
     }
 
     /// Tells the link which memory bodies will come from and go to, so that it can register it once with its peers or
-    /// its hardware. At most once, before the first frame with such a body. A link without a use for it does nothing.
+    /// its hardware. It is called at most once, before the first frame with such a body. A link without a use for the
+    /// memory does nothing.
     ///
     /// # Errors
     ///
@@ -426,17 +431,17 @@ pub trait Link: Send + Sync {
     /// How frames travel to `peer`, as a [`Choice`]; informative if the link itself chose.
     fn way(&self, peer: usize) -> Choice;
 
-    /// Receives what has arrived and sends what waits; returns whether anything arrived, even if only a part of a
-    /// frame. Never blocks; does a bounded amount of work.
+    /// Receives what has arrived and sends what waits. Returns whether anything arrived, even if only a part of a
+    /// frame. It never blocks, and does a bounded amount of work.
     fn poll(&self, sink: &mut dyn Sink) -> bool;
 
     /// An epoll descriptor that is readable while a `poll` would do something. It belongs to the link: nest it or wait
     /// on it, but do not close it.
     fn readiness(&self) -> RawFd;
 
-    /// Called with `true` when a thread begins to poll continuously, and with `false` when it ends. While any thread
-    /// does, [`Link::readiness`] need not report arrivals, so that peers are spared the system calls that would wake
-    /// this node. When the last one ends, it reports everything that arrived meanwhile.
+    /// A thread calls this with `true` when it begins to poll continuously, and with `false` when it ends. While any
+    /// thread polls, [`Link::readiness`] need not report arrivals, which saves peers the system calls that would wake
+    /// this node. When the last thread ends, readiness reports everything that arrived meanwhile.
     ///
     /// Returns whether readiness stays silent meanwhile; if not, a thread that sleeps on it is woken by frames as
     /// before.
@@ -457,10 +462,10 @@ pub trait Link: Send + Sync {
         None
     }
 
-    /// What has passed so far.
+    /// The counters so far.
     fn statistics(&self) -> LinkStatistics;
 
-    /// Sends what waits, then ends every connection and joins the link's threads. Gives up after a second without
-    /// progress, or ten in all. Nothing is received after it began. Must not be called from a callback.
+    /// Sends what waits, then ends every connection and joins the link's threads. It gives up after a second without
+    /// progress, or ten in all. Nothing is received after it has begun. A callback must not call it.
     fn close(&self);
 }

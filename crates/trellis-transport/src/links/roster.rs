@@ -1,7 +1,7 @@
-//! The peers of a link: the stage of each, what passed, what hinders it, and which of them have news for the sink.
+//! The peers of a link: the stage of each, its counters, why it is not up, and which peers have news for the sink.
 //!
-//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back. A poll without news takes no
-//! lock. Must never send, receive or connect; what a link needs for that is its own part of each peer.
+//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back. A poll without news takes
+//! no lock. It must never send, receive or connect; what a link needs for that is its own part of each peer.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use super::descriptors::{Epoll, Event};
 use super::{LinkStatistics, PeerStatistics};
 use crate::HEADER_BYTES;
 
-/// Up to so many peers are served one by one; for more it is cheaper to ask epoll which are ready.
+/// The maximum number of peers that are served one by one. For more, it is cheaper to ask epoll which are ready.
 const ASKED_ONE_BY_ONE_MAX: usize = 2;
 
 const ABSENT: u8 = 0;
@@ -42,7 +42,7 @@ impl Stage {
         self.0.store(UP, Ordering::Release);
     }
 
-    /// Returns whether it was up.
+    /// Makes the peer lost. Returns whether it was up.
     pub(super) fn lose(&self) -> bool {
         self.0.swap(LOST, Ordering::AcqRel) == UP
     }
@@ -59,26 +59,26 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// A frame was taken by `send`.
+    /// Counts a frame that `send` took.
     #[inline]
     pub(super) fn sent(&self, body_bytes: usize) {
         self.frames_out.fetch_add(1, Ordering::Relaxed);
         self.bytes_out.fetch_add((HEADER_BYTES + body_bytes) as u64, Ordering::Relaxed);
     }
 
-    /// So many frames that were taken go another way.
+    /// Takes back the counts of frames that were taken and go another way.
     pub(super) fn unsent(&self, frames: u64, bytes: u64) {
         self.frames_out.fetch_sub(frames, Ordering::Relaxed);
         self.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A frame was received whole.
+    /// Counts a frame that was received whole.
     #[inline]
     pub(super) fn received(&self, body_bytes: usize) {
         self.received_many(1, (HEADER_BYTES + body_bytes) as u64);
     }
 
-    /// So many frames were received whole, with these bytes of headers and bodies.
+    /// Counts frames that were received whole, with their bytes of headers and bodies.
     #[inline]
     pub(super) fn received_many(&self, frames: u64, bytes: u64) {
         if frames > 0 {
@@ -87,7 +87,7 @@ impl Traffic {
         }
     }
 
-    /// A frame was refused.
+    /// Counts a refused frame.
     pub(super) fn refused(&self) {
         self.frames_refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -96,7 +96,7 @@ impl Traffic {
         self.frames_refused.load(Ordering::Relaxed)
     }
 
-    /// All but what waits.
+    /// All counters except the bytes that wait.
     pub(super) fn read(&self) -> PeerStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PeerStatistics {
@@ -125,12 +125,12 @@ impl LinkStatistics {
 pub(super) struct Peer<T> {
     pub(super) stage: Stage,
     pub(super) traffic: Traffic,
-    /// Why it is not up.
+    /// Why the peer is not up.
     trouble: Mutex<Option<String>>,
     pub(super) own: T,
 }
 
-/// See the module text.
+/// The peers of a link; see the module text.
 pub(super) struct Roster<T> {
     pub(super) node: usize,
     /// Readable when a poll would do something.
@@ -149,7 +149,7 @@ pub(super) struct Roster<T> {
 }
 
 impl<T> Roster<T> {
-    /// All peers are absent. The token is that of news in the descriptor for polls.
+    /// Makes a roster in which all peers are absent. `news_token` is the token of news in the descriptor for polls.
     pub(super) fn new(node: usize, nodes: usize, news_token: u64, own: impl Fn(usize) -> T) -> io::Result<Roster<T>> {
         let (epoll, news_event) = (Epoll::new()?, Event::new()?);
         epoll.add(news_event.raw(), false, news_token)?;
@@ -211,21 +211,21 @@ impl<T> Roster<T> {
         }
     }
 
-    /// An absent peer is up.
+    /// Marks an absent peer as up.
     pub(super) fn come_up(&self, peer: usize) {
         self.set_trouble(peer, None);
         self.peers[peer].stage.come_up();
         self.up.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A peer is lost.
+    /// Marks a peer as lost.
     pub(super) fn lose(&self, peer: usize) {
         if self.peers[peer].stage.lose() {
             self.up.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// The next poll has to look at a peer.
+    /// Makes the next poll look at a peer.
     pub(super) fn tell(&self, peer: usize) {
         let mut arrivals = lock(&self.arrivals);
         arrivals.push(peer);
@@ -238,7 +238,7 @@ impl<T> Roster<T> {
         self.news.load(Ordering::Acquire) > 0
     }
 
-    /// The peers that a poll has to look at; none while another thread takes or adds some.
+    /// Takes the peers that a poll has to look at; none while another thread takes or adds some.
     pub(super) fn take_news(&self) -> Vec<usize> {
         let Some(mut arrivals) = try_lock(&self.arrivals) else { return Vec::new() };
         self.news_event.drain();

@@ -1,12 +1,13 @@
-//! The limits of waits that several links share, and those of `fabric`, which the documentation lists in every build.
+//! The limits of waits that several links share, and those of `fabric`: the documentation lists them in every build.
 //!
-//! Promises: the end of a link takes a bounded time, whatever the peers do, and ends soon when they take nothing any more.
+//! Promises: the end of a link takes a bounded time, whatever the peers do, and ends soon when they take nothing any
+//! more.
 
 use std::time::Duration;
 
 use trellis_base::{Deadline, Limit};
 
-/// Peers that take nothing for this long are stopped, or their machines are gone.
+/// How long the peers may take nothing. After that, they are stopped, or their machines are gone.
 pub(crate) const STALL: Deadline = Deadline {
     who: "the link tcp, shm or udp, when a node ends",
     waits_for: "its peers, to take something of what was sent",
@@ -14,10 +15,10 @@ pub(crate) const STALL: Deadline = Deadline {
     then: "the node ends",
     tested: "crates/trellis-transport/src/links/waits.rs the_end_of_a_link_is_bounded_whatever_is_taken",
 };
-/// The end of a link takes no longer than this, even if the peers go on taking.
+/// How long the end of a link may take, even if the peers continue to take frames.
 pub(crate) const CLOSE: Deadline =
     Deadline { waits_for: "its peers, to take all of what was sent", limit: Limit::seconds(10), ..STALL };
-/// A peer that does not poll delays the end of this node's link by at most this.
+/// How long a peer that does not poll may delay the end of this node's link.
 pub(crate) const FABRIC_WRITES: Deadline = Deadline {
     who: "the link fabric, when a node ends",
     waits_for: "its peers, to confirm what was written to them",
@@ -25,7 +26,7 @@ pub(crate) const FABRIC_WRITES: Deadline = Deadline {
     then: "the node ends",
     tested: "crates/trellis-transport/tests/fabric_writes.rs a_peer_that_does_not_poll_keeps_no_node_from_leaving",
 };
-/// If the fabric does not reach a peer whose tcp connection is up for so long, the peer is lost.
+/// How long the fabric may not reach a peer whose tcp connection is up. After that, the peer is lost.
 pub(crate) const FABRIC_BROKEN: Deadline = Deadline {
     who: "the link fabric",
     waits_for: "a peer that only tcp reaches",
@@ -33,7 +34,7 @@ pub(crate) const FABRIC_BROKEN: Deadline = Deadline {
     then: "the peer is lost, by name",
     tested: "no provider on one host breaks while tcp goes on",
 };
-/// If the provider does not return the reads from a lost peer for so long, the endpoint is ended.
+/// How long the provider may not return the reads from a lost peer. After that, the endpoint is ended.
 pub(crate) const FABRIC_READS: Deadline = Deadline {
     who: "the link fabric",
     waits_for: "the provider, to give back reads from a peer that is gone",
@@ -42,7 +43,7 @@ pub(crate) const FABRIC_READS: Deadline = Deadline {
     tested: "no provider on one host keeps the reads from a process that is gone",
 };
 
-/// Names of hosts are looked up by the system, here and in other crates.
+/// How long a look-up of a host's name may take. The system does it, here and in other crates.
 pub(crate) const NAME: Deadline = Deadline {
     who: "whoever is given the name of a host",
     waits_for: "the system, to look it up",
@@ -51,7 +52,7 @@ pub(crate) const NAME: Deadline = Deadline {
     tested: "the system keeps this limit",
 };
 
-/// How far the end of a link has come.
+/// The progress of the end of a link.
 pub(crate) struct Closing {
     progress: u64,
     since: Duration,
@@ -62,7 +63,8 @@ impl Closing {
         Closing { progress: u64::MAX, since: Duration::ZERO }
     }
 
-    /// Whether the rest is given up. `progress` changes when something is taken; `passed` is the time since the begin.
+    /// Whether the rest is given up. `progress` changes when something is taken; `passed` is the time since the
+    /// beginning.
     pub(crate) fn is_over(&mut self, progress: u64, passed: Duration) -> bool {
         if progress != self.progress {
             (self.progress, self.since) = (progress, passed);

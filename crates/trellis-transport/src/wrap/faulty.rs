@@ -1,7 +1,7 @@
 //! A faulty network for tests and experiments: it loses, duplicates, delays, reorders and changes datagrams.
 //!
-//! Promises: the same seed and the same datagrams at the same times have the same outcome. What is held back is
-//! bounded.
+//! Promises: the same seed and the same datagrams at the same times have the same outcome. The number of datagrams that
+//! are held back is bounded.
 //!
 //! It must never read a clock, a socket or a source of random numbers, so that a simulator can use it unchanged.
 //!
@@ -18,26 +18,26 @@ use crate::links::udp::delivery::Nanoseconds;
 
 /// The maximum number of datagrams held back at one time; one more is lost.
 pub const HELD_MAX: usize = 1024;
-/// A reordered datagram is overtaken by at most so many, and held back for at most so long.
+/// Bounds of reordering: the number of datagrams that overtake one, and the time for which it is held back.
 const OVERTAKEN_MAX: u64 = 4;
 const OVERTAKEN_NS_MAX: Nanoseconds = 3_000_000;
 const MILLION: u32 = 1_000_000;
 
-/// What happens to datagrams; shares are in parts per million. As text: `drop=10%,duplicate=5%,reorder=5%,seed=7`, and
+/// The faults of a network. Shares are in parts per million. As text: `drop=10%,duplicate=5%,reorder=5%,seed=7`, and
 /// optionally `corrupt=1%`, `delay=2ms` and `partition=100ms/2s`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Lost.
+    /// The share that is lost.
     pub drop_ppm: u32,
-    /// Sent twice.
+    /// The share that is sent twice.
     pub duplicate_ppm: u32,
-    /// Held back until up to four later ones were sent.
+    /// The share that is held back until up to four later ones were sent.
     pub reorder_ppm: u32,
-    /// One bit is flipped.
+    /// The share in which one bit is flipped.
     pub corrupt_ppm: u32,
-    /// Each is delayed by a random time up to this.
+    /// The longest random time by which each datagram is delayed.
     pub delay_max: Duration,
-    /// Nothing passes during the first of the two times in each period of the second.
+    /// Nothing passes during the first of the two times in each period of the length of the second.
     pub partition: Option<(Duration, Duration)>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -129,7 +129,7 @@ pub struct Faulty {
 #[derive(Debug)]
 struct Held {
     due: Nanoseconds,
-    /// It is also sent when so many have passed.
+    /// The number of datagrams after which it is also sent.
     after: u64,
     bytes: Vec<u8>,
 }
@@ -151,7 +151,7 @@ impl Faulty {
         self.release(now, out);
     }
 
-    /// Sends what was held back and is due now.
+    /// Sends the datagrams that were held back and are due now.
     pub fn release(&mut self, now: Nanoseconds, out: &mut impl FnMut(&[u8])) {
         let passed = self.passed;
         let mut at = 0;

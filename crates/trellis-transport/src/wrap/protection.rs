@@ -1,7 +1,7 @@
 //! The protection of frames and datagrams, once a handshake has given the keys.
 //!
-//! Promises: each record has a nonce of its own, in which the kind of the record counts. A frame that was changed,
-//! repeated, dropped, reordered or sent back to its sender is not opened.
+//! Promises: each record has its own nonce, which contains the kind of the record. A frame that was changed, repeated,
+//! reordered or sent back to its sender is not opened, nor is the one after a dropped frame.
 //!
 //! It must never choose a key, or use one for both directions. [`super::secure`] has the layout.
 
@@ -54,7 +54,7 @@ impl Sealer {
         self.security
     }
 
-    /// For a connection of datagrams: the key, used with numbers that the caller must never repeat.
+    /// Makes the cipher for a connection of datagrams. The caller must never repeat a number.
     pub(crate) fn into_cipher(self) -> DatagramCipher {
         DatagramCipher { cipher: self.cipher, security: self.security }
     }
@@ -104,7 +104,7 @@ impl DatagramCipher {
         DatagramCipher { cipher, security }
     }
 
-    /// Bytes added after each datagram.
+    /// The number of bytes that are added after each datagram.
     #[inline]
     pub(crate) fn tag_bytes(&self) -> usize {
         if self.security == Security::Plain { 0 } else { TAG_BYTES }
@@ -162,7 +162,7 @@ impl Opener {
         Opener { cipher, security, counter: 0 }
     }
 
-    /// For a connection of datagrams.
+    /// Makes the cipher for a connection of datagrams.
     pub(crate) fn into_cipher(self) -> DatagramCipher {
         DatagramCipher { cipher: self.cipher, security: self.security }
     }
@@ -172,7 +172,7 @@ impl Opener {
         self.cipher.check(nonce, hash, &mut [], sent)
     }
 
-    /// Bytes of a header on the wire.
+    /// The length of a header on the wire in bytes.
     #[inline]
     pub(crate) fn wire_header_bytes(&self) -> usize {
         match self.security {
@@ -181,7 +181,7 @@ impl Opener {
         }
     }
 
-    /// Bytes that follow a body that is not empty.
+    /// The number of bytes that follow a body that is not empty.
     #[inline]
     pub(crate) fn body_tag_bytes(&self) -> usize {
         match self.security {
@@ -241,7 +241,7 @@ fn nonce(number: u64, record: Record) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// A cipher with its key. Whoever uses it gives each record a nonce of its own.
+/// A cipher with its key. The caller gives each record its own nonce.
 pub(super) struct Cipher(LessSafeKey);
 
 impl Cipher {
@@ -255,7 +255,7 @@ impl Cipher {
         Cipher(LessSafeKey::new(UnboundKey::new(algorithm, key).expect("both ciphers have keys of 32 bytes")))
     }
 
-    /// Encrypts `sealed` in place; the tag is over it and over what is only read.
+    /// Encrypts `sealed` in place. The tag covers it and `read`, which stays readable.
     #[inline]
     fn tag(&self, nonce: Nonce, read: &[u8], sealed: &mut [u8]) -> [u8; TAG_BYTES] {
         let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(read), sealed);

@@ -5,7 +5,7 @@
 //! fixed size. Frames of a `signed` or `sealed` connection that were changed, repeated, dropped, reordered or sent
 //! back to their sender are detected before they are delivered.
 //!
-//! It must never read a socket, allocate what a peer asked for, or tell an unauthenticated peer why it was refused.
+//! It must never read a socket, allocate a size that a peer chose, or tell an unauthenticated peer why it was refused.
 //!
 //! # Handshake
 //!
@@ -20,9 +20,9 @@
 //! Over datagrams (`Carrier::Datagrams`) the same messages have other magics, and the second and third message also
 //! begin with one, because each datagram must identify itself.
 //!
-//! A card is the payload of a handshake message (`NodeDescription`). It always has 276 bytes. The listener answers a first
-//! message only if it authenticates and its ephemeral is new (`Remembered`). A replay that outlives this memory never
-//! becomes a connection, because it cannot produce the third message.
+//! A card is the payload of a handshake message (`NodeDescription`). It always has 276 bytes. The listener answers a
+//! first message only if it authenticates and its ephemeral is new (`Remembered`). A replay that outlives this memory
+//! never becomes a connection, because it cannot produce the third message.
 //!
 //! # Frames
 //!
@@ -32,8 +32,8 @@
 //! sealed   header | 16 B tag      | body | 16 B tag      the same, encrypted
 //! ```
 //!
-//! The cipher is AES-256-GCM (NIST SP 800-38D) if the processors of both ends have instructions for it, which each says
-//! in its card, and ChaCha20-Poly1305 (RFC 8439) otherwise and for multicasts.
+//! The cipher is AES-256-GCM (NIST SP 800-38D) if the cards of both ends say that their processors have instructions
+//! for it. It is ChaCha20-Poly1305 (RFC 8439) otherwise, and for multicasts.
 //!
 //! Datagrams are protected as a whole; each carries the number that its nonce is made of (`DatagramCipher`).
 //!
@@ -55,9 +55,9 @@ use crate::HELLO_BYTES_MAX;
 pub enum Security {
     /// Not at all after the handshake: for one host, or a network without other users.
     Plain,
-    /// No one can change, repeat or drop a frame undetected; anyone on the path can read it.
+    /// A frame that is changed, repeated or dropped is detected; anyone on the path can read it.
     Signed,
-    /// As signed, and no one on the path can read it.
+    /// As signed, and nobody on the path can read it.
     Sealed,
 }
 
@@ -94,14 +94,14 @@ const EPHEMERAL_BYTES: usize = 32;
 const CARD_FIXED_BYTES: usize = 20;
 /// The byte of a card that says whether its sender has instructions for AES-GCM.
 const HAS_AES: usize = 18;
-/// Bytes of a card on the wire; always the same.
+/// The length of a card on the wire in bytes, which is constant.
 pub(crate) const DESCRIPTION_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
 const _: () = assert!(DESCRIPTION_BYTES == 276, "the module text says so");
 pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC_BYTES + EPHEMERAL_BYTES + DESCRIPTION_BYTES + TAG_BYTES;
 pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + DESCRIPTION_BYTES + TAG_BYTES;
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
-/// First messages remembered against replay. A cluster makes one per pair and retry, so this covers a start-up with
-/// thousands of attempts; the module text says what holds beyond.
+/// The maximum number of first messages that are remembered against replay. A cluster makes one per pair and retry, so
+/// this covers a start-up with thousands of attempts; the module text says what holds beyond.
 const REMEMBERED_MAX: usize = 4096;
 
 /// What a handshake travels over. It is part of the exchange, so that a recording of one is invalid for the other.
@@ -253,7 +253,7 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// Reads a first message; costs hashes only: no curve arithmetic and no answer.
+    /// Reads a first message. This costs only hashes: no curve arithmetic and no answer.
     pub(crate) fn read(
         carrier: Carrier,
         secret: &[u8; 32],
@@ -321,8 +321,8 @@ impl Remembered {
         Remembered { seen: Vec::new(), next: 0 }
     }
 
-    /// True the first time. Called only with messages that authenticated, so that an unauthenticated peer cannot
-    /// displace an entry.
+    /// Whether this message is the first with its ephemeral. It is called only with messages that authenticated, so
+    /// that an unauthenticated peer cannot displace an entry.
     pub(crate) fn is_new(&mut self, ephemeral: &[u8; EPHEMERAL_BYTES]) -> bool {
         if self.seen.contains(ephemeral) {
             return false;
@@ -364,8 +364,8 @@ pub(crate) fn multicast_cipher(
     Some(DatagramCipher::new(Cipher::new(&key, false), security))
 }
 
-/// The number of an address in `239.255.0.0/16`: the same for all who know the secret, which cannot be derived from
-/// it.
+/// The number of an address in `239.255.0.0/16`: the same for all who know the secret. The secret cannot be derived
+/// from it.
 pub(crate) fn multicast_number(secret: &[u8; 32]) -> Option<u16> {
     let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s)?;
     let mut number = [0; 32];

@@ -145,7 +145,7 @@ pub(super) enum Taken {
     Again,
 }
 
-/// Who may use registered memory.
+/// Which side may use registered memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Here = 0,
@@ -188,7 +188,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The address of so many bytes of it.
+    /// The address of `bytes` bytes at the offset `place`, if they are inside.
     pub(super) fn part(self, place: u64, bytes: usize) -> Option<Source> {
         let end = place.checked_add(bytes as u64)?;
         (end <= self.bytes).then_some(Source { address: self.address.checked_add(place)?, key: self.key })
@@ -201,7 +201,7 @@ struct Shared {
     registration: Registration,
 }
 
-/// See the module text.
+/// One endpoint; see the module text.
 pub(super) struct Device {
     endpoint: AtomicPtr<Endpoint>,
     stopped: AtomicBool,
@@ -326,7 +326,8 @@ impl Device {
 
     /// The number under which a peer's endpoint is reached. `address` must be one of this provider's.
     pub(super) fn insert(&self, address: &[u8]) -> Result<u64, String> {
-        // The provider reads as many bytes as its addresses have, whatever was received: never past the end.
+        // The provider reads as many bytes as its addresses have, whatever was received. The padding keeps it from
+        // reading past the end.
         let mut whole = address.to_vec();
         whole.resize(ADDRESS_BYTES_MAX, 0);
         let mut peer = 0;
@@ -370,14 +371,14 @@ impl Device {
         Some(Target { address, key: shared.registration.key, bytes: shared.bytes as u64 })
     }
 
-    /// The address of the byte `place` of the shared memory, if so many bytes are there.
+    /// The address of the byte `place` of the shared memory, if `bytes` bytes begin there.
     pub(super) fn at(&self, place: u64, bytes: usize) -> Option<*mut u8> {
         let shared = lock(&self.shared);
         let pointer = (shared.as_ref()?.base as u64).checked_add(place)? as *mut u8;
         shared.as_ref()?.holds(pointer, bytes).then_some(pointer)
     }
 
-    /// Where peers read a body that lies in the shared memory.
+    /// The address at which peers read a body that lies in the shared memory.
     pub(super) fn source(&self, pointer: *const u8, bytes: usize) -> Option<Source> {
         let shared = lock(&self.shared);
         let shared = shared.as_ref().filter(|shared| shared.holds(pointer, bytes))?;

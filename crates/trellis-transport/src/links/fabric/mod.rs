@@ -19,10 +19,11 @@
 //! are never more in flight than it has buffers for. A body travels in one of three ways:
 //!
 //! * *in its packet*: up to 1 KiB, and up to what a packet holds if it does not lie in the shared memory;
-//! * *written*: up to 32 KiB if its place is known. A page then takes one trip, and a read two more: the offer, the
-//!   request and the answer. A sender's copy outside of the shared memory need not be registered for peers;
-//! * *read*: everything else. For a long body two trips do not matter, its receiver decides how much arrives at one
-//!   time, and makes its memory exist before.
+//! * *written*: up to 32 KiB if its place is known. A page then takes one trip. A read takes two more, because it
+//!   consists of the offer, the request and the answer. A sender's copy outside of the shared memory need not be
+//!   registered for peers;
+//! * *read*: everything else. For a long body, two more trips do not matter. Its receiver decides how much arrives at
+//!   one time, and makes its memory exist before.
 //!
 //! A node that leaves waits until what it wrote is confirmed, then sends everything else that is unconfirmed over the
 //! tcp connection. So nothing is lost and, except for writes, no node has to wait for a peer that does not poll.
@@ -152,7 +153,7 @@ impl Fabric {
         Fabric::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
     }
 
-    /// The same, and questions are answered as by the link `tcp`.
+    /// Starts like [`Fabric::start`], and answers questions as the link `tcp` does.
     ///
     /// # Errors
     ///
@@ -177,12 +178,12 @@ impl Fabric {
         self.shared.device.provider()
     }
 
-    /// How many one-sided reads this node began.
+    /// The number of one-sided reads that this node began.
     pub fn one_sided_reads(&self) -> u64 {
         self.shared.one_sided_reads.load(Ordering::Relaxed)
     }
 
-    /// How many one-sided writes this node began.
+    /// The number of one-sided writes that this node began.
     pub fn one_sided_writes(&self) -> u64 {
         self.shared.one_sided_writes.load(Ordering::Relaxed)
     }
@@ -196,9 +197,9 @@ fn open(node: usize, provider: String, host: String, peers: usize) -> Result<Dev
         let _ = give.send(Device::open(&provider, &host, peers::receives_wanted(peers)));
     };
     let thread = spawn_without_signals(node, run).map_err(|source| StartError::System { node, source })?;
-    // Ends with the thread, when libfabric has opened or refused the device.
+    // This wait ends with the thread, when libfabric has opened or refused the device.
     let opened = take.recv().unwrap_or_else(|_| Err("libfabric panicked".to_owned()));
-    // Ends with the thread, which has sent its result.
+    // The thread has sent its result and ends.
     let _ = thread.join();
     opened.map_err(|why| FabricError::Device { node, why })
 }
@@ -293,8 +294,8 @@ impl Link for Fabric {
         }
         shared.progress_thread.unpark();
         if let Some(thread) = lock(&self.progress_thread).take() {
-            // A panic of the thread was printed when it happened, and is not propagated.
-            // Ends when the thread sees that the link is closed; it was woken for that.
+            // A panic of the thread was printed when it happened, and is not propagated. The thread was woken, and ends
+            // when it sees that the link is closed.
             let _ = thread.join();
         }
         let mut receive = lock(&shared.receive);

@@ -49,18 +49,18 @@ pub(super) struct Frame {
     body: Body,
     /// The offset of the body in the receiver's shared memory; past any memory ([`NOWHERE`]) if that is not known.
     pub(super) place: u64,
-    /// The body was handed to the provider to be written there.
+    /// Whether the body was handed to the provider to be written there.
     pub(super) is_written: bool,
-    /// Lets the peer read a body that does not lie in the shared memory.
+    /// The registration that lets the peer read a body that does not lie in the shared memory.
     pub(super) registration: Option<Registration>,
-    /// What it counts against the maximum; zero if none of the caller's memory is held any more.
+    /// The bytes that it counts against the maximum; 0 if none of the caller's memory is held any more.
     pub(super) held_bytes: usize,
 }
 
 // SAFETY: the pointer of a pinned body is readable from any thread, by the promise of `Payload::Pinned`.
 unsafe impl Send for Frame {}
 
-/// See the module text.
+/// The sending half of a pair; see the module text.
 #[derive(Default)]
 pub(super) struct Outward {
     phase: Phase,
@@ -69,9 +69,9 @@ pub(super) struct Outward {
     sent: VecDeque<Frame>,
     pub(super) held_bytes: usize,
     hello_due: bool,
-    /// How many deliveries at this node were reported to the peer.
+    /// The number of deliveries at this node that were reported to the peer.
     told: u64,
-    /// Deliveries must be reported to the peer even if nothing else is sent to it.
+    /// Whether deliveries must be reported to the peer even if nothing else is sent to it.
     word_due: bool,
 }
 
@@ -136,7 +136,7 @@ impl Outward {
         self.word_due |= untold > 0 && (at_once || untold * 2 >= window);
     }
 
-    /// Drops the frames that were delivered there.
+    /// Drops the frames that were delivered at the peer.
     pub(super) fn acknowledged(&mut self, delivered: u64) {
         while let Some(frame) = self.sent.pop_front_if(|frame| frame.sequence < delivered) {
             self.held_bytes -= frame.held_bytes;
@@ -199,7 +199,7 @@ impl Shared {
         self.pump(index, &mut outward);
     }
 
-    /// Hands over what may leave.
+    /// Hands the frames over that may leave.
     pub(super) fn pump(&self, index: usize, outward: &mut Outward) {
         if self.peers[index].is_broken.load(Ordering::Acquire) {
             return;
@@ -341,7 +341,7 @@ impl Shared {
                 break;
             }
         }
-        // From now on nothing is taken: a frame behind those would be lost.
+        // No frame is taken from now on: one behind those would be lost.
         outward.phase = Phase::Lost(Lost::ClosedHere);
     }
 }

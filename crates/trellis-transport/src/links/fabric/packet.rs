@@ -10,7 +10,7 @@ use crate::links::fabric::device::Source;
 
 /// The size of a packet and of the buffers that packets are received into.
 pub(super) const PACKET_BYTES: usize = 8192;
-/// What precedes the body.
+/// The room for what precedes the body.
 const FRONT_BYTES: usize = 96;
 /// The longest body that is sent in its packet.
 pub(super) const PACKET_BODY_BYTES_MAX: usize = PACKET_BYTES - FRONT_BYTES;
@@ -33,7 +33,7 @@ pub(super) enum Kind {
         sequence: u64,
         /// Its header.
         header: [u8; HEADER_BYTES],
-        /// How long the body is.
+        /// The length of the body in bytes.
         bytes: u64,
         /// The address of the body in the sender's memory.
         source: Source,
@@ -46,12 +46,12 @@ pub(super) enum Kind {
         sequence: u64,
         /// Its header.
         header: [u8; HEADER_BYTES],
-        /// How long the body is.
+        /// The length of the body in bytes.
         bytes: u64,
         /// The offset in the receiver's shared memory at which it begins.
         place: u64,
     },
-    /// Only the counts.
+    /// No frame: only the counts.
     Word,
 }
 

@@ -22,10 +22,10 @@ pub(super) const WINDOW_MAX: usize = 16;
 /// Buffers for a peer besides two for each frame of its window: one for its hello, and one spare.
 const SPARE_PACKETS: usize = 2;
 
-/// See the module text.
+/// What the threads of a node share; see the module text.
 pub(super) struct Shared {
     pub(super) node: usize,
-    /// How peers find, authenticate and lose each other.
+    /// The link by which peers find, authenticate and lose each other.
     pub(super) tcp: Tcp,
     pub(super) device: Device,
     pub(super) window: u64,
@@ -34,12 +34,12 @@ pub(super) struct Shared {
     nudge: Event,
     nudged: AtomicBool,
     pub(super) closed: AtomicBool,
-    /// Something could not be handed to the provider and must be tried again.
+    /// Whether something could not be handed to the provider and must be tried again.
     pub(super) stalled: AtomicBool,
-    /// Something is in progress that may end without an event.
+    /// Whether something is in progress that may end without an event.
     pub(super) restless: AtomicBool,
     pub(super) peers: Vec<Peer>,
-    /// The peer for which the operation of a slot is; see [`Shared::owned_by`].
+    /// For each slot, the peer to which its operation belongs; see [`Shared::owned_by`].
     owners: Vec<AtomicU32>,
     pub(super) receive: Mutex<Receive>,
     pub(super) progress_thread: ProgressThread,
@@ -57,28 +57,28 @@ pub(super) const HELLO_BIT: u32 = 1 << 31;
 pub(super) struct Peer {
     pub(super) stage: Stage,
     pub(super) traffic: Traffic,
-    /// What this peer puts into its packets to this node.
+    /// The cookie that this peer puts into its packets to this node.
     pub(super) cookie: u64,
     pub(super) there: OnceLock<There>,
-    /// Its shared memory, for bodies whose place there is known.
+    /// The peer's shared memory, for bodies whose place there is known.
     pub(super) target: OnceLock<Target>,
     pub(super) outward: Mutex<Outward>,
-    /// Its frames that were delivered here.
+    /// The number of its frames that were delivered here.
     pub(super) delivered: AtomicU64,
-    /// Its packets that were seen here.
+    /// The number of its packets that were seen here.
     pub(super) seen: AtomicU64,
     pub(super) packets_sent: AtomicU64,
-    /// Packets that it is known to have seen.
+    /// The number of packets that it is known to have seen.
     pub(super) packets_seen_there: AtomicU64,
-    /// When the first packet was sent that it is not known to have seen, in nanoseconds; zero if there is none.
+    /// When the first packet that it is not known to have seen was sent, in nanoseconds; 0 if there is none.
     pub(super) unseen_since: AtomicU64,
-    /// How many packets had been sent when the peer was last woken, plus one; zero after that was answered.
+    /// The number of packets that had been sent when the peer was last woken, plus 1; 0 after it has answered.
     pub(super) woken_after: AtomicU64,
-    /// One-sided reads from it in flight.
+    /// The number of one-sided reads from it in flight.
     pub(super) reads: AtomicUsize,
-    /// One-sided writes to it in flight.
+    /// The number of one-sided writes to it in flight.
     pub(super) writes: AtomicUsize,
-    /// The provider refused to begin a write: from now on the peer reads.
+    /// Whether the provider refused to begin a write: from then on, the peer reads.
     pub(super) reads_only: AtomicBool,
     /// Why the fabric no longer reaches it, and since when, in nanoseconds.
     pub(super) broken: Mutex<Option<(u64, String)>>,
@@ -91,7 +91,7 @@ pub(super) struct There {
     pub(super) hello: Hello,
 }
 
-/// How many packets need room, with so many peers.
+/// The number of packets that need room, with `peers` peers.
 pub(super) fn receives_wanted(peers: usize) -> usize {
     peers * (2 * WINDOW_MAX + SPARE_PACKETS)
 }
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// A poll begins: clears the nudge.
+    /// Clears the nudge, at the beginning of a poll.
     pub(super) fn hear_nudge(&self) {
         if self.nudged.load(Ordering::Relaxed) {
             self.nudge.drain();
@@ -159,7 +159,7 @@ impl Shared {
         }
     }
 
-    /// Notes that something must be tried again that no event reports.
+    /// Notes that something must be tried again although no event reports it.
     pub(super) fn stall(&self) {
         self.stalled.store(true, Ordering::Release);
         self.disquiet();
@@ -171,8 +171,8 @@ impl Shared {
         self.progress_thread.wake();
     }
 
-    /// The fabric no longer reaches a peer. The tcp connection decides what that means: a peer that leaves ends its
-    /// endpoint first.
+    /// Notes that the fabric no longer reaches a peer. The tcp connection decides what that means, because a peer that
+    /// leaves ends its endpoint first.
     pub(super) fn note_broken(&self, index: usize, why: String) {
         let peer = &self.peers[index];
         let mut broken = lock(&peer.broken);
@@ -192,7 +192,7 @@ impl Shared {
         self.owners[slot as usize].store(owner, Ordering::Relaxed);
     }
 
-    /// The peer for which the operation of a slot is, and whether it is the hello.
+    /// The peer to which the operation of a slot belongs, and whether it is the hello.
     pub(super) fn owned_by(&self, slot: u32) -> (usize, bool) {
         let owner = self.owners[slot as usize].load(Ordering::Relaxed);
         ((owner & !HELLO_BIT) as usize, owner & HELLO_BIT != 0)
@@ -243,13 +243,13 @@ impl Peer {
         }
     }
 
-    /// Where so many bytes of its shared memory are written; `None` if that is not allowed.
+    /// The address of `bytes` bytes at `place` in its shared memory, to be written; `None` if that is not allowed.
     pub(super) fn part(&self, place: u64, bytes: usize) -> Option<Source> {
         let target = self.target.get().filter(|_| !self.reads_only.load(Ordering::Relaxed))?;
         target.part(place, bytes)
     }
 
-    /// Notes that the peer has seen so many of this node's packets.
+    /// Notes that the peer has seen `packets` of this node's packets.
     pub(super) fn has_seen(&self, packets: u64) {
         let before = self.packets_seen_there.fetch_max(packets, Ordering::AcqRel);
         if packets > before && packets >= self.packets_sent.load(Ordering::Acquire) {

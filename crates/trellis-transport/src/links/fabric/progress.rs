@@ -1,9 +1,9 @@
-//! The progress thread: it ensures that some thread polls where libfabric has no event that would say so.
+//! The progress thread: it ensures that some thread polls when libfabric has no event for what must be done.
 //!
-//! Promises: it sleeps while nothing is open. With a provider without a wait descriptor (`shm`, `efa`) it wakes the
-//! peer, over the tcp connection, for what the peer has not seen [`WAKE_UP_AFTER_NS`] after it was sent; once, and
-//! again when more was sent or the peer answered. What the provider wants to be tried again is tried again after
-//! [`AGAIN_MIN`] to [`AGAIN_MAX`].
+//! Promises: it sleeps while nothing is open. With a provider without a wait descriptor (`shm`, `efa`), it wakes a peer
+//! over the tcp connection if the peer has not seen a packet [`WAKE_UP_AFTER_NS`] after it was sent. It does so once,
+//! and again when more was sent or the peer answered. An operation that the provider wants to be tried again is tried
+//! again after [`AGAIN_MIN`] to [`AGAIN_MAX`].
 //!
 //! It must never poll, call the sink, or hold a lock.
 
@@ -18,14 +18,14 @@ use super::rendezvous::Said;
 use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::{Link, Payload};
 
-/// A peer that polls has seen a packet long before this; a peer that sleeps is woken.
+/// The time after which a peer that has not seen a packet is woken. A peer that polls sees a packet long before.
 const WAKE_UP_AFTER_NS: u64 = 100_000;
 /// The first pause before a new attempt.
 const AGAIN_MIN: Duration = Duration::from_millis(1);
 /// The longest pause, while nothing changes.
 const AGAIN_MAX: Duration = Duration::from_millis(50);
 
-/// What the other threads use to wake it.
+/// The handle by which the other threads wake the progress thread.
 #[derive(Default)]
 pub(super) struct ProgressThread {
     thread: OnceLock<Thread>,
@@ -52,7 +52,7 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let run = Arc::clone(shared);
     let handle = spawn_without_signals(shared.node, move || run.tend())?;
     let _ = shared.progress_thread.thread.set(handle.thread().clone());
-    // It may have gone to sleep before it could be woken.
+    // The thread may have gone to sleep before it could be woken.
     shared.progress_thread.unpark();
     Ok(handle)
 }
@@ -76,12 +76,12 @@ impl Shared {
                 return;
             }
             match wait {
-                // Woken only for something new; for what is open already the time is set.
+                // The thread is woken only for something new; for what is open already, the time is set.
                 Some(wait) => {
                     self.progress_thread.sleeps.store(false, Ordering::SeqCst);
                     std::thread::park_timeout(wait);
                 }
-                // Ends when something new unparks it, or the end of the link does.
+                // This ends when something new, or the end of the link, unparks the thread.
                 None => std::thread::park(),
             }
         }

@@ -26,16 +26,16 @@ use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 const WRITTEN_BODY_BYTES_MAX: usize = 32 << 10;
 /// The pause between two checks of writes that have not ended.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
-/// Once in so many checks a peer is asked what it has delivered, which also wakes it.
+/// The number of checks between two questions to a peer about its deliveries, which also wake it.
 const LOOKS_PER_QUESTION: u32 = 20;
 
 /// The result of an attempt to write a frame's body.
 pub(super) enum Pushed {
-    /// Its body is being written, and its packet is sent.
+    /// The body is being written, and the packet is sent.
     Yes,
     /// It must be tried again.
     Again,
-    /// It is sent in another way.
+    /// The body is sent another way.
     OtherWay,
 }
 
@@ -60,8 +60,8 @@ impl Shared {
         }
     }
 
-    /// Writes the body of a frame whose place is known, and sends its packet. `is_shared`: it lies in the shared
-    /// memory.
+    /// Writes the body of a frame whose place is known, and sends its packet. `is_shared` says whether the body lies in
+    /// the shared memory.
     pub(super) fn push(&self, index: usize, outward: &mut Outward, frame: &mut Frame, is_shared: bool) -> Pushed {
         let bytes = frame.bytes().len();
         let place = frame.place;
@@ -79,7 +79,7 @@ impl Shared {
         if !self.put(index, outward, kind, None) {
             return Pushed::Again;
         }
-        // What is kept until the peer confirms it is bounded by the window.
+        // The window bounds the frames that are kept until the peer confirms them.
         outward.held_bytes -= std::mem::take(&mut frame.held_bytes);
         Pushed::Yes
     }
@@ -131,8 +131,8 @@ impl Shared {
         }
     }
 
-    /// Waits, before this node leaves, until the peers have delivered what is written to them, if they poll. The
-    /// caller holds the receiving side. What arrives meanwhile is not received any more. It goes to memory that is
+    /// Waits, before this node leaves, until the peers that poll have delivered what is written to them. The caller
+    /// holds the receiving side. Frames that arrive meanwhile are not received any more. They go to memory that is
     /// returned, to which the tcp link may refer until it is closed.
     pub(super) fn finish_writes(&self) -> Vec<Vec<u8>> {
         let start = self.now();
@@ -342,7 +342,7 @@ mod tests {
             poll_until(&mut nodes, |nodes| nodes[0].announce(0));
             poll_until(&mut nodes, |nodes| nodes[1].packets_in() > packets);
             assert_eq!(nodes[1].delivered, 0, "{provider}: the packet came first");
-            // Of a frame that is not in flight, and of one whose turn comes later.
+            // These are bytes of a frame that is not in flight, and of one whose turn comes later.
             for (value, sequence) in [(2, 500), (3, 1)] {
                 nodes[0].memory.fill(value);
                 nodes[0].write(sequence);

@@ -8,31 +8,31 @@
 use super::device::{ADDRESS_BYTES_MAX, Target};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
-/// The longest [`Hello`].
+/// The maximum length of a [`Hello`].
 pub(super) const GREETING_BYTES_MAX: usize = ADDRESS_BYTES_MAX + 256;
 
 /// One message; a body may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// A [`Hello`] of so many bytes follows.
+    /// A [`Hello`] of this length in bytes follows.
     Hello(usize),
-    /// Packets may wait for you that woke no thread: look, then report what you saw.
+    /// Packets may have arrived that woke no thread: the receiver must look, and then report what it saw.
     WakeUp,
-    /// The report.
+    /// The report after a [`Said::WakeUp`].
     Seen {
-        /// How many packets were seen.
+        /// The number of packets that were seen.
         packets: u64,
-        /// How many frames were delivered.
+        /// The number of frames that were delivered.
         delivered: u64,
     },
-    /// The header of a frame follows that its sender no longer sends over the fabric, and then its body.
+    /// The header, and then the body, of a frame follow that its sender no longer sends over the fabric.
     Detour {
         /// Its number in the order of frames.
         sequence: u64,
-        /// How long its body is.
+        /// The length of its body.
         bytes: usize,
     },
-    /// The body of that frame.
+    /// The body of that frame, with its length.
     DetourBody(usize),
     /// The sender has dropped this peer.
     Dropped,
@@ -86,9 +86,9 @@ impl Said {
 /// How a peer reaches this node's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// What the peer must put into every packet.
+    /// The cookie that the peer must put into every packet.
     pub(super) cookie: u64,
-    /// How many frames the peer may send before the first of them is delivered.
+    /// The number of frames that the peer may send before the first of them is delivered.
     pub(super) window: u64,
     /// The provider; equal at both ends.
     pub(super) provider: String,
@@ -151,7 +151,7 @@ mod tests {
             Hello { cookie: 1 << 60, window: 16, provider: "tcp;ofi_rxm".to_owned(), address: vec![2, 0, 9, 9] };
         let bytes = hello.write();
         assert_eq!(Hello::read(&bytes), Some(hello));
-        // All lengths before the end of the provider's name; after it only the address is shorter.
+        // This covers all lengths up to the end of the provider's name; after it, only the address is shorter.
         for cut in 0..=bytes.len() - 4 {
             assert_eq!(Hello::read(&bytes[..cut]), None, "{cut}");
         }

@@ -1,4 +1,4 @@
-//! How long a host takes to answer, and how long an answer is waited for.
+//! How long a host takes to answer, and how long to wait for an answer.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct AnswerTime(Option<(f64, f64)>);
 
 impl AnswerTime {
-    /// An answer came after this time. It must be known which request it answers.
+    /// Notes the time of an answer. It must be known which request it answers.
     pub fn sample(&mut self, after: Duration) {
         let after = after.as_secs_f64();
         self.0 = Some(match self.0 {
@@ -16,8 +16,8 @@ impl AnswerTime {
         });
     }
 
-    /// How long the next answer is waited for: four times the usual time, or more if that varies; between these bounds.
-    /// `None` before the first sample.
+    /// How long to wait for the next answer: four times the usual time, or more if the time varies, between the two
+    /// bounds. `None` before the first sample.
     pub fn timeout(&self, least: Duration, most: Duration) -> Option<Duration> {
         let (takes, off) = self.0?;
         Some(Duration::from_secs_f64((4.0 * takes).max(takes + 4.0 * off)).clamp(least, most))

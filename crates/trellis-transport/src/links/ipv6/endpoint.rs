@@ -64,11 +64,11 @@ pub struct Endpoint {
 struct Control([u64; CONTROL_WORDS]);
 
 impl Endpoint {
-    /// Opens this port of all addresses; 0 means any free port.
+    /// Opens `port` at all addresses; 0 means any free port.
     ///
     /// # Errors
     ///
-    /// Those of `socket(2)`, `setsockopt(2)` and `bind(2)`: no IPv6, or the port is in use.
+    /// The errors of `socket(2)`, `setsockopt(2)` and `bind(2)`: no IPv6, or the port is in use.
     pub fn open(port: u16) -> io::Result<Endpoint> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers are passed.
@@ -100,7 +100,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of `sendmsg(2)`: no route, an address that this host may not send from, too long.
+    /// The errors of `sendmsg(2)`: no route, an address that this host may not send from, or a datagram that is too
+    /// long.
     #[inline]
     pub fn send(&self, way: &Way, parts: &[&[u8]]) -> io::Result<bool> {
         assert!(parts.len() <= PARTS_MAX, "a datagram of {} parts, and at most {PARTS_MAX} are sent", parts.len());
@@ -145,7 +146,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of `recvmsg(2)`; none is expected of an open socket.
+    /// The errors of `recvmsg(2)`; an open socket is not expected to give one.
     #[inline]
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Arrived>> {
         // SAFETY: an address of zeros is a valid empty one.
@@ -191,7 +192,7 @@ impl Endpoint {
             tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
         };
-        // SAFETY: `entry` and `time` outlive the call. Callers look themselves, whatever it returns.
+        // SAFETY: `entry` and `time` outlive the call. Callers receive next, whatever it returns.
         unsafe { libc::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) };
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Promises: [`Exchange::ask`] returns when every question has an accepted answer, or reports which have none at the
 //! deadline. Within one call questions to different hosts do not wait for each other. A host that did not answer, and
-//! is available again, is found within [`Timing::probe_after_max`] and a round trip, if the oldest question to it was sent
-//! more than once and the host did not say that it answers later. An answer to a question of an earlier call is dropped.
+//! is available again, is found within [`Timing::probe_after_max`] and a round trip, if the oldest question to it was
+//! sent more than once and the host did not say that it answers later. An answer to a question of an earlier call is
+//! dropped.
 //!
 //! A question may be several datagrams from one address to one other. Each is sent again until an answer says that it
 //! arrived ([`Verdict::Part`]) or that the question is answered. If all arrived and there is no answer, the receiver
@@ -26,7 +27,7 @@ type HostPart = [u8; HOST_BYTES];
 
 /// The maximum size of a datagram, without the headers of IPv6 and UDP.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// A full socket is tried again after this.
+/// The time after which a full socket is tried again.
 const FULL_FOR: Duration = Duration::from_micros(200);
 
 /// The time after which an unanswered question is sent again.
@@ -123,7 +124,7 @@ struct Known {
     sent: u32,
     sent_at: Instant,
     again_at: Instant,
-    /// Nothing more is to be done for it.
+    /// Whether nothing more is to be done for it.
     is_over: bool,
 }
 
@@ -132,7 +133,7 @@ struct Line {
     host: HostPart,
     waiting: VecDeque<usize>,
     under_way: Vec<usize>,
-    /// The host has them and answers later.
+    /// Datagrams that the host has and answers later.
     held: Vec<usize>,
 }
 
@@ -148,7 +149,7 @@ pub struct Exchange {
     next: u64,
     timing: Timing,
     windows: BTreeMap<HostPart, Window>,
-    /// Of the current call: datagrams, the lines in which they wait, and how many of them are not over.
+    /// The datagrams of the current call, the lines in which they wait, and the number of those that are not over.
     known: Vec<Known>,
     lines: Vec<Line>,
     missing: usize,
@@ -171,7 +172,7 @@ impl Exchange {
         self.source = source;
     }
 
-    /// Reserves numbers for so many questions, for the next call of [`Self::ask`]; returns the first.
+    /// Reserves numbers for `count` questions, for the next call of [`Self::ask`]. Returns the first.
     pub fn numbers(&mut self, count: usize) -> u64 {
         let first = self.next;
         self.next = self.next.wrapping_add(count as u64);
@@ -186,7 +187,7 @@ impl Exchange {
         source
     }
 
-    /// How many datagrams were sent again, in all.
+    /// The number of datagrams that were sent again, in all.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
@@ -251,7 +252,8 @@ impl Exchange {
         self.windows.entry(host).or_insert_with(Window::new)
     }
 
-    /// Sends what was not sent and has room, and again what got no answer in time; returns when to look again.
+    /// Sends the datagrams that were not sent and have room, and those again that got no answer in time. Returns when
+    /// to look again.
     fn send_due(&mut self, first: u64, asks: &[Ask<'_>], silent: &mut Vec<(usize, NoAnswer)>) -> Instant {
         let now = Instant::now();
         let mut wake_at = now + self.timing.again_after_max;
@@ -329,7 +331,7 @@ impl Exchange {
             let Some(question) = self.question_of(first, &arrived.destination) else { continue };
             let Some(payload) = self.room.get(..arrived.bytes) else { continue };
             let places = self.places(question);
-            // A question that was not sent yet has no answer, whoever sent this.
+            // A question that was not sent yet has no answer, so this is not one.
             if self.known[places.start].sent == 0 || places.clone().all(|place| self.known[place].is_over) {
                 continue;
             }
@@ -415,7 +417,8 @@ impl Exchange {
         }
     }
 
-    /// A host that did not answer is available again: what was asked meanwhile is soon asked again.
+    /// Notes that a host that did not answer is available again: questions that were asked meanwhile are soon asked
+    /// again.
     fn hurry(&mut self, place: usize) {
         let line = self.known[place].line;
         let (least, most) = (self.timing.again_after_min, self.timing.again_after_max);
@@ -444,7 +447,7 @@ impl Exchange {
         (source == self.source && question <= self.known.last()?.question).then_some(question)
     }
 
-    /// The indices of its datagrams.
+    /// The indices of a question's datagrams.
     fn places(&self, question: usize) -> Range<usize> {
         let start = match self.known.get(question) {
             // No question up to here has several datagrams.

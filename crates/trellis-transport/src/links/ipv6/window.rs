@@ -14,13 +14,13 @@ use super::AnswerTime;
 
 /// The maximum number of questions in flight to one host.
 const QUESTIONS_MAX: f32 = 64.0;
-/// The initial number.
+/// The initial window.
 const QUESTIONS_FIRST: f32 = 16.0;
 const DOUBLINGS_MAX: u32 = 16;
 
 pub(super) struct Window {
     answer_time: AnswerTime,
-    /// How often the time has doubled because of answers that are no samples.
+    /// The number of times that the time has doubled because of answers that are no samples.
     doublings: u32,
     size: f32,
     pub(super) under_way: usize,
@@ -37,7 +37,7 @@ impl Window {
         self.under_way < self.size as usize
     }
 
-    /// A question that was sent so often was answered: after this time, if that is known.
+    /// A question that was sent `sent` times was answered, `after` this time if that is known.
     pub(super) fn answered(&mut self, sent: u32, after: Option<Duration>) {
         self.under_way -= 1;
         self.size = (self.size + 1.0 / self.size).min(QUESTIONS_MAX);
@@ -65,7 +65,7 @@ impl Window {
         self.answer_time.timeout(least, most).unwrap_or(least * 4)
     }
 
-    /// The time after which a question that was sent so often is sent again.
+    /// The time after which a question that was sent `sent` times is sent again.
     pub(super) fn again_after(&self, sent: u32, least: Duration, most: Duration) -> Duration {
         self.usual(least, most).saturating_mul(1 << (sent - 1).max(self.doublings).min(DOUBLINGS_MAX)).min(most)
     }
@@ -105,7 +105,7 @@ mod tests {
         let mut window = Window::new();
         window.under_way = 10;
         window.answered(1, Some(Duration::from_micros(20)));
-        // From now on an answer takes 100 ms, so that each question is sent more than once at first.
+        // From now on, an answer takes 100 ms, so each question is sent more than once at first.
         let mut repetitions = 0;
         for number in 1..10 {
             let (mut waited, mut sent) = (Duration::ZERO, 1);

@@ -16,18 +16,18 @@ use crate::links::descriptors::Descriptor;
 /// The two directions in sequence: first the one that the node with the higher number writes.
 const CHANNEL_BYTES: usize = 2 * RING_BYTES;
 
-/// See the module text.
+/// What two nodes share; see the module text.
 pub(super) struct Channel {
-    /// What the peer writes.
+    /// The ring that the peer writes.
     pub(super) incoming: Ring,
-    /// What this node writes.
+    /// The ring that this node writes.
     pub(super) outgoing: Ring,
     wake_up: Descriptor,
     /// The peer's shared memory.
     pub(super) theirs: Option<Mapping>,
     /// This node's shared memory, which the peer has mapped.
     pub(super) ours: Option<Extent>,
-    /// Holds the rings.
+    /// The memory of the rings.
     _memory: Mapping,
 }
 

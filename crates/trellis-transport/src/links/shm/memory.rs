@@ -77,7 +77,7 @@ pub(super) fn create(bytes: usize) -> io::Result<Descriptor> {
         number => number,
     })?;
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: plain system calls on a descriptor that we own.
+    // SAFETY: plain system calls on a descriptor that this function owns.
     let made = unsafe { libc::ftruncate(file.raw(), length) == 0 && libc::fallocate(file.raw(), 0, 0, length) == 0 };
     if !made {
         return Err(io::Error::last_os_error());
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_file_that_may_shrink_is_refused() {
         let file = Descriptor::adopt(|| memfd(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)).unwrap();
-        // SAFETY: a plain system call on a descriptor that we own.
+        // SAFETY: a plain system call on a descriptor that this test owns.
         assert_eq!(unsafe { libc::ftruncate(file.raw(), 4096) }, 0);
         assert!(check(file.raw(), 4096).unwrap_err().contains("not sealed"));
         assert!(check(-1, 4096).is_err());

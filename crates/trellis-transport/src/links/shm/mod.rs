@@ -5,9 +5,9 @@
 //! user, and can hand each other memory; otherwise over the connection ([`Manner::Prefer`]), or not at all
 //! ([`Manner::Require`]). The connection stays open: its end reports the death of a process.
 //!
-//! While a thread polls continuously ([`Link::set_polling`]) and all peers are on this host, neither sending nor receiving
-//! makes a system call. A body in the memory of [`Link::share`] is copied once: by the receiver, from there to its
-//! place.
+//! While a thread polls continuously ([`Link::set_polling`]) and all peers are on this host, neither sending nor
+//! receiving makes a system call. A body in the memory of [`Link::share`] is copied once: by the receiver, from there
+//! to its place.
 //!
 //! It must never trust what a peer wrote into shared memory (it is checked where it is used). It does not encrypt
 //! shared memory: the secret authenticates members, and only processes that could read the members' own memory can
@@ -106,13 +106,13 @@ pub struct Shm {
     /// The pairs with a ring, in the order of their arrival; the first `rings` are set.
     order: Vec<AtomicU32>,
     rings: AtomicUsize,
-    /// Held while a pair is added.
+    /// Locked while a pair is added.
     growing: Mutex<()>,
     /// Peers that are up and do not use a ring (yet); while there are any, each poll serves their connections.
     asked_over_tcp: AtomicUsize,
     /// Pairs whose loss is known and not yet reported.
     unsettled: AtomicUsize,
-    /// How many threads poll continuously.
+    /// The number of threads that poll continuously.
     pollers: AtomicUsize,
     polls: AtomicU32,
     /// The listening socket for peers with a higher number, or why there is none.
@@ -139,7 +139,7 @@ impl Shm {
         Shm::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
     }
 
-    /// The same, and questions are answered, as by [`Tcp::start_and_answer`].
+    /// Starts like [`Shm::start`], and answers questions as [`Tcp::start_and_answer`] does.
     pub fn start_and_answer(options: ShmOptions, answer: Answer) -> Result<Shm, StartError> {
         let ShmOptions { tcp, manner, host } = options;
         let (node, nodes) = (tcp.node, tcp.addresses.len());

@@ -177,7 +177,7 @@ impl Shm {
     fn send_own(&self, peer: usize, kind: u8, body: &[u8]) {
         let payload = if body.is_empty() { Payload::Nothing } else { Payload::Copy(body) };
         self.pairs[peer].own.sent(body.len());
-        // Fails only if the peer is lost, which a poll reports.
+        // This fails only if the peer is lost, which a poll reports.
         let _ = self.tcp.send(peer, &own_header(kind, body.len()), payload);
     }
 
@@ -191,7 +191,7 @@ impl Shm {
         };
         match invitation() {
             Ok(invitation) => self.send_own(peer, INVITATION, &invitation),
-            // Any other length is the reason why there is no card.
+            // A text of any other length is the reason why there is no card.
             Err(why) => {
                 let mut why = shortened(&why);
                 if why.len() == INVITATION_BYTES {

@@ -19,24 +19,24 @@ use crate::links::roster::{Traffic, lock, try_lock};
 use crate::links::waits::Closing;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 
-/// While a thread polls continuously, one poll in so many checks connections and new peers.
+/// While a thread polls continuously, one poll in this number checks connections and new peers.
 const POLLS_PER_LOOK: u32 = 256;
 
-/// Not decided yet, or the peer has not come.
+/// The way is not decided yet, or the peer has not come.
 const WAITING: u8 = 0;
 /// Frames travel over the connection.
 const OVER_TCP: u8 = 1;
 /// Frames travel through shared memory.
 const SHARED: u8 = 2;
-/// Lost, and reported.
+/// The peer is lost, and reported as such.
 const LOST: u8 = 3;
 
-/// What this node knows of one peer.
+/// The state of one pair.
 pub(super) struct Pair {
     state: AtomicU8,
-    /// Something in `sending` waits for room in the ring.
+    /// Whether something in `sending` waits for room in the ring.
     queued: AtomicBool,
-    /// `loss` is known and not yet reported.
+    /// Whether `loss` is known and not yet reported.
     unsettled: AtomicBool,
     /// The next slot of the incoming ring, so that a poll that finds nothing takes no lock.
     next: AtomicU64,
@@ -48,13 +48,13 @@ pub(super) struct Pair {
     pub(super) note: Mutex<Option<String>>,
     /// What the peer must know to be admitted through the listening socket.
     pub(super) token: Mutex<Option<Token>>,
-    /// The connection is or was up.
+    /// Whether the connection is or was up.
     met: AtomicBool,
-    /// The peer's card arrived.
+    /// Whether the peer's card arrived.
     invited: AtomicBool,
-    /// What passed through the rings.
+    /// The counters of the rings.
     traffic: Traffic,
-    /// Cards and verdicts, which the connection counts as frames.
+    /// The counters of cards and verdicts, which the connection counts as frames.
     pub(super) own: Traffic,
 }
 
@@ -96,7 +96,7 @@ impl Pair {
         !self.invited.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it is gone for good, whether or not the sink was told already.
+    /// Whether the peer is gone for good, whether or not the sink was told already.
     pub(super) fn is_lost(&self) -> bool {
         self.is_in(LOST) || self.unsettled.load(Ordering::Acquire)
     }
@@ -286,7 +286,7 @@ impl Shm {
         if receiving.reported || self.closed.load(Ordering::Relaxed) {
             return false;
         }
-        // Read before the ring: everything written before the end is in the ring by now.
+        // This is read before the ring: everything that was written before the end is in the ring by now.
         let mut is_ending = pair.unsettled.load(Ordering::Acquire);
         let mut came = false;
         if pair.is_in(SHARED) {
@@ -323,7 +323,7 @@ impl Shm {
         came
     }
 
-    /// Work is left: wakes a sleeping thread if no thread polls continuously.
+    /// Wakes a sleeping thread for work that is left, if no thread polls continuously.
     fn wake_sleeper(&self) {
         if self.pollers.load(Ordering::SeqCst) == 0 {
             self.event.signal();
@@ -345,12 +345,12 @@ impl Shm {
         if pair.unsettled.swap(false, Ordering::AcqRel) {
             self.unsettled.fetch_sub(1, Ordering::AcqRel);
         }
-        // The other end learns of it by the end of the connection, if it does not know yet.
+        // If the other end does not know yet, it learns of this by the end of the connection.
         self.tcp.end_peer(peer, &why);
         sink.lost(peer, &why);
     }
 
-    /// The peer is gone, or must go. A poll reports it after everything it wrote was received.
+    /// Notes that the peer is gone, or must go. A poll reports it after everything that it wrote was received.
     pub(super) fn note_loss(&self, peer: usize, why: Lost) {
         let pair = &self.pairs[peer];
         let mut loss = lock(&pair.loss);
@@ -404,13 +404,13 @@ impl Shm {
         }
     }
 
-    /// The connection to a peer is up, and nothing is decided.
+    /// Notes that the connection to a peer is up, and nothing is decided.
     pub(super) fn count_up(&self, peer: usize) {
         self.pairs[peer].met.store(true, Ordering::Release);
         self.asked_over_tcp.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The connection of a peer ended.
+    /// Notes that the connection of a peer ended.
     pub(super) fn connection_lost(&self, peer: usize, why: &Lost) {
         let pair = &self.pairs[peer];
         if pair.met.swap(false, Ordering::AcqRel) && !pair.is_in(SHARED) {
@@ -431,7 +431,7 @@ impl Shm {
         true
     }
 
-    /// From now on the pair's frames travel over tcp. `verdict` is called before the first.
+    /// Decides that the pair's frames travel over tcp from now on. `verdict` is called before the first.
     pub(super) fn stay_on_tcp(&self, peer: usize, why: &str, verdict: impl FnOnce()) {
         let pair = &self.pairs[peer];
         let Some(receiving) = try_lock(&pair.receiving).filter(|receiving| !receiving.reported) else { return };
@@ -442,7 +442,7 @@ impl Shm {
         sending.take_tcp(|header, payload| {
             frames += 1;
             bytes += (HEADER_BYTES + payload.bytes()) as u64;
-            // Fails only if the peer is lost, which a poll reports.
+            // This fails only if the peer is lost, which a poll reports.
             let _ = self.tcp.send(peer, header, payload);
         });
         pair.traffic.unsent(frames, bytes);
@@ -450,7 +450,7 @@ impl Shm {
         drop((sending, receiving));
     }
 
-    /// From now on the pair's frames travel through its channel, which exists.
+    /// Decides that the pair's frames travel through its channel from now on. The channel exists.
     pub(super) fn go_through_memory(&self, peer: usize) {
         let pair = &self.pairs[peer];
         let Some(channel) = pair.channel.get() else { return };

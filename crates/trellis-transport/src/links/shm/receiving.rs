@@ -22,9 +22,9 @@ const BYTES_PER_POLL_MAX: usize = 1 << 20;
 /// The receiving half. All access is under its lock.
 pub(super) struct Receiving {
     peer: usize,
-    /// The sink was told that the peer is up.
+    /// Whether the sink was told that the peer is up.
     pub(super) announced: bool,
-    /// The sink was told that it is gone.
+    /// Whether the sink was told that the peer is gone.
     pub(super) reported: bool,
     incoming: Option<Incoming>,
 }
@@ -58,9 +58,9 @@ pub(super) struct Harvest {
     pub(super) bytes: u64,
     /// The number of the next slot.
     pub(super) next: u64,
-    /// More may have arrived.
+    /// Whether more may have arrived.
     pub(super) is_cut: bool,
-    /// More has arrived, and must not be used: its sender left.
+    /// Whether more has arrived that must not be used, because its sender left.
     pub(super) is_abandoned: bool,
     /// What is wrong with what arrived.
     pub(super) violation: Option<String>,
@@ -71,7 +71,7 @@ impl Receiving {
         Receiving { peer, announced: false, reported: false, incoming: None }
     }
 
-    /// From now on frames come through shared memory.
+    /// Receives through shared memory from now on.
     pub(super) fn take_ring(&mut self, channel: Arc<Channel>) {
         assert!(self.incoming.is_none(), "it is decided once how a pair's frames travel");
         let reader = Reader::new(channel.incoming);

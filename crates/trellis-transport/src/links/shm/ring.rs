@@ -28,7 +28,7 @@ pub(super) const SLOTS: u64 = 1024;
 pub(super) const RING_BODY_BYTES: usize = 256 << 10;
 /// A longer body is sent in pieces of this size, so that both sides copy at the same time.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// Bodies begin at multiples of this.
+/// The alignment of bodies in the ring, in bytes.
 const LINE_BYTES: usize = 64;
 
 /// What a slot holds.
@@ -36,15 +36,15 @@ const LINE_BYTES: usize = 64;
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) header: [u8; HEADER_BYTES],
-    /// Bytes of the whole body.
+    /// The length of the whole body in bytes.
     pub(super) bytes: usize,
-    /// Bytes of it that came with this slot.
+    /// The number of its bytes that belong to this slot.
     pub(super) here: usize,
     /// Where the body lies in the sender's shared memory.
     pub(super) offset: u64,
 }
 
-/// What a slot is for.
+/// The purpose of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Kind {
@@ -63,14 +63,15 @@ struct Apart<T>(T);
 /// The start of a direction's memory. Each line is mostly written by one side.
 #[repr(C)]
 struct Control {
-    /// Written by the receiver: slots and bytes that it is done with.
+    /// Written by the receiver: the numbers of slots and bytes that it has taken.
     taken: Apart<[AtomicU64; 2]>,
-    /// Written by the receiver: it must be woken when something arrives. The one that wakes it clears the mark.
+    /// Written by the receiver: whether it must be woken when something arrives. The sender that wakes it clears the
+    /// mark.
     sleeping: Apart<AtomicU32>,
-    /// Written by the sender: it must be woken when there is room (the one that wakes it clears the mark); and it left
-    /// before everything was taken, so the content must not be used any more.
+    /// Written by the sender: whether it must be woken when there is room (the receiver that wakes it clears the mark),
+    /// and whether it left before everything was taken, so that the content must not be used any more.
     waits: Apart<[AtomicU32; 2]>,
-    /// Written by the receiver: it closed its link, and takes nothing any more.
+    /// Written by the receiver: whether it closed its link, and takes nothing any more.
     gone: Apart<AtomicU32>,
 }
 
@@ -228,7 +229,7 @@ pub(super) struct Writer {
     ring: Ring,
     slot: u64,
     byte: u64,
-    /// As last published by the receiver; checked.
+    /// The checked number that the receiver published last.
     taken_slots: u64,
     taken_bytes: u64,
 }
@@ -246,7 +247,7 @@ impl Writer {
         self.ring
     }
 
-    /// Whether there is room for so many slots and bytes of body.
+    /// Whether there is room for `slots` slots and `bytes` bytes of bodies.
     #[inline]
     pub(super) fn has_room(&mut self, slots: u64, bytes: usize) -> Result<bool, Implausible> {
         if self.fits(slots, bytes) {
@@ -270,7 +271,7 @@ impl Writer {
             && RING_BODY_BYTES as u64 - (self.byte - self.taken_bytes) >= bytes.next_multiple_of(LINE_BYTES) as u64
     }
 
-    /// How many slots the receiver is not done with.
+    /// The number of slots that the receiver has not taken.
     pub(super) fn untaken(&self) -> u64 {
         self.slot.saturating_sub(self.ring.control().taken.0[0].load(Ordering::Acquire))
     }

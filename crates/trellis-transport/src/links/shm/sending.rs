@@ -31,11 +31,11 @@ pub(super) struct Sending {
 }
 
 enum Way {
-    /// Not known yet; frames wait.
+    /// The way is not known yet; frames wait.
     Undecided,
-    /// The connection takes frames, without this half.
+    /// Frames travel over the connection, without this half.
     Tcp,
-    /// Through shared memory.
+    /// Frames travel through shared memory.
     Ring(Arc<Channel>, Writer),
 }
 
@@ -60,11 +60,11 @@ unsafe impl Send for Frame {}
 /// The result of taking a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It is in the ring.
+    /// The frame is in the ring.
     Left,
-    /// It waits; a part of it may be in the ring.
+    /// The frame waits; a part of it may be in the ring.
     Waits,
-    /// It was not taken: the pair stays on tcp.
+    /// The frame was not taken, because the pair stays on tcp.
     UseTcp,
 }
 
@@ -84,11 +84,11 @@ impl From<Implausible> for NotTaken {
 /// The result of a flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flushed {
-    /// Something went into the ring.
+    /// Whether something went into the ring.
     pub(super) moved: bool,
-    /// Something still waits.
+    /// Whether something still waits.
     pub(super) waits: bool,
-    /// Something waits for another reason than a full ring.
+    /// Whether something waits for another reason than a full ring.
     pub(super) has_room: bool,
 }
 
@@ -101,14 +101,14 @@ impl Sending {
         self.held_bytes
     }
 
-    /// From now on frames travel through shared memory.
+    /// Sends through shared memory from now on.
     pub(super) fn take_ring(&mut self, channel: Arc<Channel>) {
         assert!(matches!(self.way, Way::Undecided), "it is decided once how a pair's frames travel");
         let writer = Writer::new(channel.outgoing);
         self.way = Way::Ring(channel, writer);
     }
 
-    /// From now on frames travel over tcp: gives what waited to `each`, in order.
+    /// Lets frames travel over tcp from now on: gives the waiting ones to `each`, in order.
     pub(super) fn take_tcp(&mut self, mut each: impl FnMut(&[u8; HEADER_BYTES], Payload<'_>)) {
         assert!(matches!(self.way, Way::Undecided), "it is decided once how a pair's frames travel");
         self.way = Way::Tcp;
@@ -257,7 +257,7 @@ impl Frame {
             Body::Copied(bytes) => (bytes.as_ptr(), bytes.len(), None),
             Body::Pinned(pointer, bytes) => (*pointer, *bytes, offset(ours, *pointer, *bytes)),
         };
-        // SAFETY: a copied body is ours, a pinned one is readable by its sender's promise.
+        // SAFETY: a copied body belongs to the frame, and a pinned one is readable by its sender's promise.
         unsafe { put(writer, &self.header, pointer, bytes, offset, &mut self.begun, &mut self.sent) }
     }
 }

@@ -1,4 +1,4 @@
-//! What a peer may do to the memory that it shares: it affects only the frames that it may send.
+//! Tests of what a peer may do to the memory that it shares: it affects only the frames that the peer may send.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ fn frames_of_every_size_pass_through_many_rounds_of_the_ring() {
     sink.check();
 }
 
-/// Node 0 of two, whose peer does not come.
+/// The link of node 0 of two, whose peer does not come.
 fn lonely_link() -> Shm {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let tcp = TcpOptions {

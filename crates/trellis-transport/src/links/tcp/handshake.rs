@@ -54,7 +54,7 @@ pub(super) enum Step {
 
 /// The result of one step.
 pub(super) enum Progress {
-    /// Nothing yet.
+    /// Nothing has happened yet.
     Waits,
     /// This node's connection is up: its first message is due.
     Connected { peer: usize },
@@ -64,7 +64,7 @@ pub(super) enum Progress {
     Introduced { answering: Box<Answering>, description: NodeDescription },
     /// The confirmation of the admitted node has arrived.
     Confirmed { peer: usize, keys: Box<Keys> },
-    /// It ended: the other end left, does not answer, or does not know the secret.
+    /// The handshake ended: the other end left, does not answer, or does not know the secret.
     Over(Failure),
 }
 
@@ -92,7 +92,7 @@ impl<const BYTES: usize> Message<BYTES> {
         Message { bytes: [0; BYTES], filled: 0 }
     }
 
-    /// Receives no byte beyond the message, because the following bytes belong to the next step.
+    /// Receives a part of the message, and no byte beyond it, because the following bytes belong to the next step.
     fn receive(&mut self, socket: &Descriptor) -> Arrival {
         while self.filled < BYTES {
             match sockets::receive(socket.raw(), &mut self.bytes[self.filled..]) {
@@ -121,19 +121,19 @@ impl Handshake {
         Handshake { socket, deadline: unauthenticated_deadline(now), step }
     }
 
-    /// This node sent its first message: now waits for the answer.
+    /// Waits for the answer from now on, because this node has sent its first message.
     pub(super) fn await_answer(&mut self, peer: usize, dialling: Dialling) {
         let message = Box::new(Message::new());
         self.step = Step::Answer { peer, dialling: Box::new(dialling), message };
     }
 
-    /// The peer was admitted: now waits for its confirmation.
+    /// Waits for the confirmation of the peer from now on, because the peer was admitted.
     pub(super) fn await_confirmation(&mut self, peer: usize, answering: Box<Answering>, now: Instant) {
         self.deadline = now + CONFIRMATION.time();
         self.step = Step::Confirmation { peer, answering, message: Message::new() };
     }
 
-    /// The peer this node dialled, if it did.
+    /// The peer that this node dialled, if it did.
     pub(super) fn dialled_peer(&self) -> Option<usize> {
         match self.step {
             Step::Connection { peer } | Step::Answer { peer, .. } => Some(peer),
@@ -146,7 +146,7 @@ impl Handshake {
         matches!(self.step, Step::First { .. })
     }
 
-    /// What to wait for.
+    /// The events of poll(2) to wait for.
     pub(super) fn events(&self) -> i16 {
         match self.step {
             Step::Connection { .. } => libc::POLLOUT,
@@ -154,7 +154,7 @@ impl Handshake {
         }
     }
 
-    /// The failure that a time-out now means.
+    /// The failure that a time-out means at this step.
     pub(super) fn timed_out(&self) -> Failure {
         match self.step {
             Step::Connection { .. } => Failure::Unreachable(std::io::Error::from(std::io::ErrorKind::TimedOut)),

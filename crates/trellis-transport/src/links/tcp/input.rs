@@ -1,7 +1,7 @@
 //! The receiving half of one connection: from bytes of a stream to frames in their places.
 //!
-//! Promises: the receiver sees a header only when it is complete and authentic. A body goes directly to where the
-//! receiver said, except a first part that arrived together with the header. No frame is delivered before it is
+//! Promises: the receiver sees a header only when it is complete and authentic. A body goes directly to the place that
+//! the receiver named, except a first part that arrived together with the header. No frame is delivered before it is
 //! complete and authentic. Nothing is allocated for a frame.
 //!
 //! It must never wait, send, or take the lock of the sending half.
@@ -20,7 +20,8 @@ use crate::links::{Lost, Placement, Sink};
 use crate::wrap::protection::{Opener, TAG_BYTES};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
-/// See the module text; larger values copy more of a stream of pages, smaller ones need more system calls.
+/// The size of the buffer (see the module text). A larger one copies more of a stream of pages, and a smaller one needs
+/// more system calls.
 const STAGING_BYTES: usize = 16 << 10;
 /// The shortest and the longest rest of a body for which the low-water mark is set.
 const LOW_WATER_BYTES_MIN: usize = 64 << 10;
@@ -35,7 +36,7 @@ pub(super) struct Input {
     peer: usize,
     connection: Option<Connection>,
     announced: bool,
-    /// Set by whoever detected it; reported to the sink once.
+    /// Why the peer is lost; the thread that detects it sets this. It is reported to the sink once.
     pub(super) loss: Option<Lost>,
     pub(super) loss_reported: bool,
 }
@@ -58,9 +59,9 @@ struct Connection {
     staged: usize,
     inline: Box<[u8; INLINE_BODY_BYTES_MAX]>,
     body: Option<Body>,
-    /// How many bytes make the socket readable (SO_RCVLOWAT).
+    /// The number of bytes that make the socket readable (SO_RCVLOWAT).
     low_water: usize,
-    /// The last receive call for the rest of a long body returned nothing.
+    /// Whether the last receive call for the rest of a long body returned nothing.
     came_too_early: bool,
 }
 
@@ -72,7 +73,7 @@ struct Body {
     is_inline: bool,
     tag: [u8; TAG_BYTES],
     tag_bytes: usize,
-    /// Of body and tag together.
+    /// The number of received bytes of body and tag together.
     received: usize,
 }
 
@@ -85,7 +86,7 @@ impl Input {
         Input { peer, connection: None, announced: false, loss: None, loss_reported: false }
     }
 
-    /// The connection is up: from now on frames can arrive.
+    /// Receives frames from now on, because the connection is up.
     pub(super) fn start(&mut self, socket: Arc<Descriptor>, opener: Opener) {
         assert!(self.connection.is_none() && !self.loss_reported, "a peer connects once");
         self.connection = Some(Connection {
@@ -129,8 +130,8 @@ impl Input {
                         harvest.lost = Some(lost);
                         break;
                     }
-                    // Less than there was room for: the socket is empty, and a call to confirm it would cost a tenth
-                    // of a round trip.
+                    // Less arrived than there was room for, so the socket is empty. A call to confirm it would cost a
+                    // tenth of a round trip.
                     if count < wanted {
                         break;
                     }
@@ -186,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// One system call: into the buffer, or into the rest of a body, its tag, and the buffer.
+    /// Makes one system call, which receives into the buffer, or into the rest of a body, its tag, and the buffer.
     #[inline]
     fn receive_once(&mut self) -> (Received, usize) {
         let socket = self.socket.raw();
@@ -204,8 +205,8 @@ impl Connection {
             Part::write(self.staging.as_mut_ptr(), STAGING_BYTES),
         ];
         let wanted = parts.iter().map(Part::bytes).sum();
-        // SAFETY: the body is writable by the sink's promise, or is our inline buffer; tag and staging are ours; the
-        // two subtractions above keep the bounds.
+        // SAFETY: the body is writable by the sink's promise, or is the inline buffer; tag and staging belong to
+        // `self`; the two subtractions above keep the bounds.
         (unsafe { sockets::receive_parts(socket, &mut parts) }, wanted)
     }
 

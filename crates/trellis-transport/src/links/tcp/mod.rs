@@ -1,6 +1,6 @@
 //! The link `tcp`: one connection per pair of nodes.
 //!
-//! Promises: the contract of [`crate::links`]. Every node listens. Of two nodes the one with the higher number dials
+//! Promises: the contract of [`crate::links`]. Every node listens. In each pair, the node with the higher number dials
 //! repeatedly until the connection is up or the link is closed. Pairs come up independently: a node that never starts
 //! delays no other.
 //!
@@ -56,8 +56,8 @@ pub type OnRefused = Box<dyn Fn(String) + Send + Sync>;
 pub struct TcpOptions {
     /// This node's number.
     pub node: usize,
-    /// `host:port` of every node, by number. Empty for nodes that may join later and whose address is not known yet,
-    /// and for those that left: they are not dialled.
+    /// `host:port` of every node, by number. The text is empty for nodes that may join later and whose address is not
+    /// known yet, and for those that left: they are not dialled.
     pub addresses: Vec<String>,
     /// A listening socket created elsewhere; otherwise this node's own address is bound.
     pub listener: Option<TcpListener>,
@@ -67,9 +67,9 @@ pub struct TcpOptions {
     pub security: Security,
     /// The hello that every peer gets, encrypted, before it is connected: at most [`HELLO_BYTES_MAX`] bytes.
     pub hello: Vec<u8>,
-    /// Judges the hello of a peer. Called on the link's own thread; must not close the link.
+    /// Judges the hello of a peer. It is called on the link's own thread, and must not close the link.
     pub admit: Admit,
-    /// Told about peers that were refused, here or by them. Called on the link's own thread.
+    /// Gets sentences about peers that this node refused, or that refused it. It is called on the link's own thread.
     pub refused: OnRefused,
 }
 
@@ -93,13 +93,13 @@ pub enum StartError {
     NoAddress {
         /// The node's number.
         node: usize,
-        /// How many addresses there are.
+        /// The number of addresses.
         nodes: usize,
     },
     /// The hello is too long.
     #[error("the hello has {bytes} bytes and at most {HELLO_BYTES_MAX} are carried; shorten it")]
     HelloTooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
     /// The node's own address cannot be listened on.
@@ -153,8 +153,8 @@ impl Tcp {
         Tcp::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
     }
 
-    /// The same, and questions ([`question`]) are answered. `answer` is called on the link's own thread and must not
-    /// wait.
+    /// Starts like [`Tcp::start`], and answers questions ([`question`]). `answer` is called on the link's own thread
+    /// and must not wait.
     pub fn start_and_answer(mut options: TcpOptions, answer: Answer) -> Result<Tcp, StartError> {
         let (node, nodes) = (options.node, options.addresses.len());
         if node >= nodes {
@@ -190,8 +190,8 @@ impl Tcp {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic of the thread was printed when it happened, and is not propagated.
-            // Ends when the thread sees that the link is closed; it was woken for that.
+            // A panic of the thread was printed when it happened, and is not propagated. The thread was woken, and ends
+            // when it sees that the link is closed.
             let _ = thread.join();
         }
     }
@@ -280,7 +280,7 @@ fn listen(options: &mut TcpOptions) -> Result<Descriptor, StartError> {
         return Err(StartError::NotListening { node });
     }
     sockets::make_own(descriptor.raw()).map_err(system)?;
-    // Inherited by what it accepts.
+    // The sockets that it accepts inherit these options.
     sockets::tune(descriptor.raw());
     Ok(descriptor)
 }

@@ -22,13 +22,13 @@ use crate::wrap::protection::{Sealer, TAG_BYTES, WIRE_HEADER_BYTES_MAX};
 use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
-/// Parts of one `sendmsg`.
+/// The maximum number of parts of one `sendmsg`.
 const PARTS_MAX: usize = 48;
-/// The maximum protected ahead of the socket (a frame that was begun is finished).
+/// The maximum number of bytes that are protected ahead of the socket (a frame that was begun is finished).
 const WIRE_BYTES_MAX: usize = 512 << 10;
-/// The maximum written in one flush, so that a poll stays short.
+/// The maximum number of bytes written in one flush, so that a poll stays short.
 const FLUSH_BYTES_MAX: usize = 1 << 20;
-/// Buffers of copied bodies kept for reuse.
+/// The maximum number of buffers of copied bodies that are kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
 
@@ -39,7 +39,7 @@ pub(super) struct Output {
     lost: Option<Lost>,
     waiting: VecDeque<Frame>,
     wire: VecDeque<Segment>,
-    /// Bytes of the first segment of `wire` that left already.
+    /// The number of bytes of the first segment of `wire` that have left.
     wire_sent: usize,
     wire_bytes: usize,
     held_bytes: usize,
@@ -107,7 +107,7 @@ impl Output {
         }
     }
 
-    /// The connection is up: from now on frames can leave.
+    /// Sends frames from now on, because the connection is up.
     pub(super) fn start(&mut self, socket: Arc<Descriptor>, sealer: Sealer) {
         assert!(self.connection.is_none() && self.wire.is_empty(), "a peer connects once");
         self.connection = Some((socket, sealer));
@@ -174,7 +174,7 @@ impl Output {
         Ok(Queue::Waits)
     }
 
-    /// Writes what waits, as far as the socket takes it.
+    /// Writes the waiting frames, as far as the socket takes them.
     pub(super) fn flush(&mut self) -> Queue {
         let mut written = 0;
         while written < FLUSH_BYTES_MAX {
@@ -203,7 +203,7 @@ impl Output {
         if self.is_idle() { Queue::Empty } else { Queue::Waits }
     }
 
-    /// The common case: nothing waits, so header and body go to the socket from their places.
+    /// Sends a frame in the common case: nothing waits, so header and body go to the socket from their places.
     #[inline]
     fn send_now(&mut self, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<Queue, SendError> {
         let (socket, sealer) = self.connection.as_mut().expect("checked by the caller");

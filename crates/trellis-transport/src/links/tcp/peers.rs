@@ -21,13 +21,13 @@ use crate::wrap::secure::Keys;
 
 const NEWS_TOKEN: u64 = u64::MAX;
 
-/// See the module text.
+/// All peers of a node; see the module text.
 pub(super) struct Peers {
     pub(super) roster: Roster<Halves>,
 }
 
 pub(super) struct Halves {
-    /// Something waits in `output`; changed only under its lock.
+    /// Whether something waits in `output`; changed only under its lock.
     waits: AtomicBool,
     input: Mutex<Input>,
     output: Mutex<Output>,
@@ -282,7 +282,7 @@ impl Peers {
             return;
         }
         if let Some(socket) = output.socket() {
-            // Fails only if the connection is being retired, and then nothing waits any more.
+            // This fails only if the connection is being retired, and then nothing waits any more.
             let _ = self.roster.epoll.modify(socket, waits, index as u64);
         }
     }

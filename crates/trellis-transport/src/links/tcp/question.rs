@@ -1,5 +1,5 @@
-//! A question of a process that knows the secret and is not a node yet.
-//! One handshake carries one question and one answer.
+//! Questions of processes that know the secret and are not nodes yet. One handshake carries one question and one
+//! answer.
 //!
 //! Promises: a process that does not know the secret learns nothing and gets no answer. Question and answer are
 //! encrypted whatever the links' security. A replayed question is not answered. Waiting ends after the time that the
@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::HELLO_BYTES_MAX;
 use crate::wrap::secure::{Carrier, Dialling, LINK_VERSION, NodeDescription, SECOND_MESSAGE_BYTES, Security};
 
-/// Stands for the number of a process that has none.
+/// The number in the card of a process that has none.
 pub(super) const OUTSIDER: u32 = u32::MAX;
 
 /// The answer, and what the asker learned besides.
@@ -24,7 +24,7 @@ pub(super) const OUTSIDER: u32 = u32::MAX;
 pub struct Answered {
     /// The text of the answer.
     pub text: Vec<u8>,
-    /// The address by which this machine reaches the node: where nodes can reach this machine.
+    /// The address of this machine on the path to the node. Nodes can reach this machine there.
     pub local: IpAddr,
 }
 
@@ -34,7 +34,7 @@ pub enum AskError {
     /// The question is too long.
     #[error("the question has {bytes} bytes and at most {HELLO_BYTES_MAX} are carried; shorten it")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
     /// The address cannot be reached.
@@ -57,7 +57,7 @@ pub enum AskError {
     /// The node refused.
     #[error("{why}")]
     Refused {
-        /// The reason it gave.
+        /// The reason that it gave.
         why: String,
     },
 }

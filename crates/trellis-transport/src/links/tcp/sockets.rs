@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use crate::links::descriptors::Descriptor;
 
-/// The buffer size requested for each direction of a connection: a burst of pages must not stop its sender.
+/// The buffer size that is requested for each direction of a connection: a burst of pages must not stop its sender.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// The result of a receive call.
@@ -154,7 +154,7 @@ pub(in crate::links) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
     let socket = Descriptor::adopt(|| unsafe { libc::socket(family, kind, 0) })?;
-    // Before connecting: the window scale is negotiated in the first packet.
+    // This comes before connecting, because the window scale is negotiated in the first packet.
     tune(socket.raw());
     let (storage, length) = socket_address(address);
     // SAFETY: `storage` holds an address of `length` bytes.
@@ -195,7 +195,7 @@ pub(in crate::links) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>
             Ok(Some(socket))
         }
         Err(error) => match error.raw_os_error() {
-            // No connection, or it was closed before it was accepted.
+            // There is no connection, or it was closed before it was accepted.
             Some(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR) => Ok(None),
             _ => Err(error),
         },

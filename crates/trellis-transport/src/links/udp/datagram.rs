@@ -40,21 +40,21 @@ pub(super) const HEAD_BYTES_MAX: usize = FIXED_BYTES + 32 + 2 + 8 + INTRODUCTION
 /// The maximum size of a datagram with a fragment, without the bytes of the fragment.
 pub(super) const OVERHEAD_BYTES: usize = FIXED_BYTES + 8 + 2 + FRAGMENT_BYTES + TAG_BYTES;
 
-/// The other side must acknowledge at once: its sender requests a sign of life, or waits to send more.
+/// The receiver must acknowledge at once, because the sender requests a sign of life or waits to send more.
 pub(super) const PROMPT: u8 = 1;
 const FRAGMENT: u8 = 2;
 const GAP: u8 = 4;
 const GAPS: u8 = 8;
-/// Its sender leaves.
+/// The sender leaves.
 const BYE: u8 = 16;
-/// Its sender tells where its multicasts go.
+/// The sender tells where its multicasts go.
 const INTRODUCTION: u8 = 32;
-/// Its sender receives the multicasts of the other side.
+/// The sender receives the multicasts of the receiver.
 const HEARD: u8 = 64;
-/// Its sender knows of fragments that are missing.
+/// The sender knows of fragments that are missing.
 const MISSING: u8 = 128;
 
-/// The maximum number of datagrams by which reordering is not taken for a replay.
+/// The number of datagrams by which one may be late and is not taken for a replay.
 const REPLAY_WINDOW: u64 = 1024;
 const REPLAY_WORDS: usize = REPLAY_WINDOW as usize / 64;
 
@@ -64,9 +64,9 @@ pub(super) struct Content {
     pub(super) prompt: bool,
     pub(super) acknowledgement: Acknowledgement,
     pub(super) fragment: Option<(Fragment, [u8; HEADER_BYTES])>,
-    /// How many fragments were sent in all.
+    /// The number of fragments that the leaving sender has sent in all.
     pub(super) bye: Option<u64>,
-    /// The sender of this receives the other side's multicasts.
+    /// Whether the sender receives the receiver's multicasts.
     pub(super) heard: bool,
     pub(super) introduction: Option<Introduction>,
 }
@@ -74,9 +74,9 @@ pub(super) struct Content {
 /// Where a node's multicasts go and how they are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
-    /// The first bytes of each of them.
+    /// The first bytes of each multicast.
     pub(super) epoch: u64,
-    /// Their key is derived from this and the secret of the cluster.
+    /// The salt from which, with the secret of the cluster, their key is derived.
     pub(super) salt: [u8; SALT_BYTES],
     pub(super) address: SocketAddrV4,
 }
@@ -181,7 +181,7 @@ pub(super) struct Reader {
     seen: Seen,
 }
 
-/// Not from the peer, changed in transit, or received before.
+/// The datagram is not from the peer, was changed in transit, or was received before.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Foreign;
 
@@ -202,7 +202,7 @@ impl Reader {
             return Err(Foreign);
         }
         let length = self.cipher.open(number, CLEAR_BYTES, datagram).map_err(|_| Foreign)?;
-        // Only after authentication; otherwise a forged number would displace true ones.
+        // The number is noted only after authentication; otherwise a forged one would displace true ones.
         self.seen.note(number);
         parse(&datagram[..length])
     }
@@ -263,10 +263,10 @@ impl Cursor<'_> {
     }
 }
 
-/// Which numbers were received.
+/// The numbers that were received.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The highest, and bits of it and those below: bit `n % REPLAY_WINDOW` for number `n`.
+    /// The highest number. `bits` has one bit for it and for those below: bit `n % REPLAY_WINDOW` for number `n`.
     highest: u64,
     bits: [u64; REPLAY_WORDS],
 }
@@ -353,7 +353,7 @@ mod tests {
                     let mut datagram = write(&mut writer, &content, body);
                     if fragment {
                         assert!(datagram.len() <= OVERHEAD_BYTES + body.len());
-                        // There is only room for the nearest ones.
+                        // There is only room for the nearest fragments.
                         content.acknowledgement.beyond[1..].fill(0);
                     }
                     let (read, range) = reader.read(&mut datagram).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn each_number_is_new_once_whatever_the_order_and_old_ones_are_refused() {
         let mut seen = Seen::default();
-        // Every number, in a mixed order within the window.
+        // Every number arrives, in a mixed order within the window.
         for block in 0..20_u64 {
             for at in 0..500_u64 {
                 let number = 1 + block * 500 + (at * 7919) % 500;

@@ -1,8 +1,8 @@
 //! The receiving half of one peer: from datagrams to frames in their places.
 //!
-//! Promises: only what is authentic and new is shown to the receiver or written anywhere. A fragment is copied to
-//! where the receiver said when its frame began. A frame is delivered once, when it is complete. Nothing is allocated
-//! for a frame that arrives in one datagram.
+//! Promises: only what is authentic and new is shown to the receiver or written anywhere. A fragment is copied to the
+//! place that the receiver named when its frame began. A frame is delivered once, when it is complete. Nothing is
+//! allocated for a frame that arrives in one datagram.
 //!
 //! It must never wait, send, or take the lock of the sending half.
 //!
@@ -33,7 +33,7 @@ pub(super) struct Input {
     peer: usize,
     connection: Option<Connection>,
     announced: bool,
-    /// Set by whoever detected it; reported to the sink once.
+    /// Why the peer is lost; the thread that detects it sets this. It is reported to the sink once.
     pub(super) loss: Option<Lost>,
     pub(super) loss_reported: bool,
 }
@@ -55,9 +55,9 @@ pub(super) enum Step {
     /// The kernel reported that nothing listens at the peer's address.
     NobodyThere,
     Failed(Lost),
-    /// Not from the peer, changed, or received before: dropped.
+    /// The datagram was dropped: it is not from the peer, was changed, or was received before.
     Foreign,
-    /// A message of the handshake, late or repeated: dropped.
+    /// A late or repeated message of the handshake was dropped.
     Handshake,
     /// The peer repeats the last message of the handshake: it has not heard from this node yet.
     Confirmation,
@@ -67,7 +67,7 @@ pub(super) enum Step {
 /// The result of one receive call for the peer's multicasts.
 pub(super) enum Overheard {
     Nothing,
-    /// Not one of the peer's, changed, or received before: dropped.
+    /// The datagram was dropped: it is not one of the peer's multicasts, was changed, or was received before.
     Foreign,
     Datagram(multicast::Heard, Range<usize>),
 }
@@ -103,7 +103,7 @@ impl Input {
         Input { peer, connection: None, announced: false, loss: None, loss_reported: false }
     }
 
-    /// The connection is up: from now on frames can arrive.
+    /// Receives frames from now on, because the connection is up.
     pub(super) fn start(
         &mut self,
         wire: Arc<Wire>,
@@ -124,13 +124,14 @@ impl Input {
         self.connection.take().map(|connection| (connection.wire, connection.multicast.map(|(socket, _)| socket)))
     }
 
-    /// This machine's address on the connection to the peer; `None` once its multicasts are listened to.
+    /// This machine's address on the connection to the peer; `None` when this node listens to the peer's multicasts
+    /// already.
     pub(super) fn may_listen(&self) -> Option<std::net::Ipv4Addr> {
         let connection = self.connection.as_ref().filter(|connection| connection.multicast.is_none())?;
         sockets::local_v4(connection.wire.socket.raw())
     }
 
-    /// From now on the peer's multicasts can arrive.
+    /// Receives the peer's multicasts from now on.
     pub(super) fn listen(&mut self, socket: Descriptor, reader: multicast::Reader) {
         if let Some(connection) = &mut self.connection {
             connection.multicast = Some((socket, reader));
@@ -159,7 +160,7 @@ impl Input {
         self.connection.as_ref().map_or(0, |connection| connection.receiver.widen(low))
     }
 
-    /// The peer reports how many fragments it sent in all.
+    /// Notes the peer's report of how many fragments it sent in all.
     pub(super) fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
         self.connection.as_mut().map_or(Ok(()), |connection| connection.receiver.told(count))
     }
@@ -210,7 +211,7 @@ impl Input {
         connection.receiver.acknowledgement(connection.room_bytes)
     }
 
-    /// Whether everything arrived from a peer that sent so many fragments and left.
+    /// Whether all of the `count` fragments arrived that a peer sent before it left.
     pub(super) fn has_all(&self, count: u64) -> bool {
         self.connection.as_ref().is_some_and(|connection| connection.receiver.has_all(count))
     }
@@ -296,7 +297,8 @@ impl Place {
     fn put(&self, fragment: &Fragment, bytes: &[u8]) {
         let range = fragment.range();
         assert!(range.end <= self.bytes && range.len() == bytes.len(), "checked when the fragment was accepted");
-        // SAFETY: within the bytes that the sink gave, or our own buffer, which is as long; nothing else uses them.
+        // SAFETY: within the bytes that the sink gave, or the buffer of this connection, which is as long; nothing else
+        // uses them.
         unsafe { self.pointer.add(range.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }

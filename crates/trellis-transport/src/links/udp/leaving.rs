@@ -1,6 +1,6 @@
 //! The end of a link: everything that waits is delivered, and the peers are told.
 //!
-//! Promises: it gives up when nobody takes anything any more, and in any case after a time. Two nodes that leave at
+//! Promises: it gives up when no peer takes anything any more, and in any case after a time. Two nodes that leave at
 //! once do not wait for each other.
 //!
 //! It must never deliver a frame. What arrives meanwhile is acknowledged, so that its sender can leave too, and
@@ -29,7 +29,7 @@ struct Leaving {
     peer: usize,
     farewells: u32,
     next: Nanoseconds,
-    /// The peer knows, or is gone itself.
+    /// Whether the peer knows, or is gone itself.
     answered: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn leave_all(peers: &Peers) {
             .collect();
         sockets::wait(&mut wait, next.saturating_sub(now).div_ceil(1_000_000).max(1) as i32);
     }
-    // Those that did not take all of it are told as well; this may fail.
+    // Peers that did not take all of it are told as well; this may fail.
     for one in &leaving {
         lock(&peers.roster.peers[one.peer].own.output).say_bye(timer::now());
     }
@@ -75,7 +75,7 @@ impl Leaving {
         let mut output = lock(&peers.roster.peers[self.peer].own.output);
         output.tick(now);
         if output.doom.is_some() || self.answered {
-            // So that the peer does not wait for an answer either.
+            // With this, the peer does not wait for an answer either.
             output.say_bye(now);
             return false;
         }

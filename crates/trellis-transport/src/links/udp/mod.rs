@@ -1,7 +1,7 @@
 //! The link `udp`: datagrams between nodes, with reliable delivery by the nodes themselves.
 //!
 //! Promises: the contract of [`crate::links`] without order: a frame does not wait for an earlier one that was lost.
-//! Every datagram after the handshake is protected individually, as [`Security`] says. Of two nodes the one with the
+//! Every datagram after the handshake is protected individually, as [`Security`] says. In each pair, the node with the
 //! higher number dials until the peer answers or the link is closed.
 //!
 //! It must never reconnect after a loss (the layer above decides what a lost node means), answer an unauthenticated
@@ -79,9 +79,9 @@ pub struct UdpOptions {
     pub security: Security,
     /// The hello that every peer gets, encrypted, before it is connected: at most [`HELLO_BYTES_MAX`] bytes.
     pub hello: Vec<u8>,
-    /// Judges the hello of a peer. Called on the link's own thread; must not close the link.
+    /// Judges the hello of a peer. It is called on the link's own thread, and must not close the link.
     pub admit: Admit,
-    /// Told about peers that were refused, here or by them. Called on the link's own thread.
+    /// Gets sentences about peers that this node refused, or that refused it. It is called on the link's own thread.
     pub refused: OnRefused,
     /// A faulty network between this node and its peers, for tests and experiments.
     pub faults: Option<Faults>,
@@ -164,8 +164,8 @@ impl Udp {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic of the thread was printed when it happened, and is not propagated.
-            // Ends when the thread sees that the link is closed; it was woken for that.
+            // A panic of the thread was printed when it happened, and is not propagated. The thread was woken, and ends
+            // when it sees that the link is closed.
             let _ = thread.join();
         }
     }

@@ -36,12 +36,12 @@ use crate::links::roster::lock;
 use crate::wrap::faulty::Faults;
 use crate::wrap::secure::{Security, multicast_cipher, multicast_number, random};
 
-/// A peer that misses so many multicasts in a row is treated as one that receives none.
+/// The number of multicasts missed in a row after which a peer is treated as one that receives none.
 const MISSES_MAX: u32 = 64;
-/// Ports chosen here: below the range from which systems assign ports.
+/// The range of ports that are chosen here lies below the one from which systems assign ports.
 const PORT_FIRST: u16 = 10_000;
 const PORTS: u64 = 20_000;
-/// With fewer peers a multicast saves nothing.
+/// The minimum number of peers: with fewer, a multicast saves nothing.
 pub(super) const PEERS_MIN: usize = 2;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
 
@@ -52,7 +52,7 @@ pub enum Multicast {
     /// uses.
     #[default]
     Automatic,
-    /// Not at all: every peer is sent to separately, and no multicast is listened to.
+    /// Not at all: this node sends to every peer separately, and listens to no multicast.
     Off,
     /// To this address; to this port plus the number of the node, if one is given.
     Group {
@@ -112,9 +112,9 @@ pub(super) struct Setting {
 pub(super) struct Group {
     setting: Option<Setting>,
     pub(super) half: Mutex<Half>,
-    /// Frames wait for room at their receivers.
+    /// Whether frames wait for room at their receivers.
     pub(super) is_waiting: AtomicBool,
-    /// This node listens to some peer's multicasts.
+    /// Whether this node listens to some peer's multicasts.
     pub(super) is_listening: AtomicBool,
     pub(super) packets_in: AtomicU64,
     pub(super) packets_out: AtomicU64,
@@ -124,10 +124,10 @@ pub(super) struct Group {
 /// The sending half.
 pub(super) struct Half {
     pub(super) connection: Option<Connection>,
-    /// Multicasts are impossible here: not tried again.
+    /// Whether multicasts have turned out to be impossible here. They are not tried again.
     failed: bool,
     pub(super) heartbeats: Heartbeats,
-    /// By peer number.
+    /// The attempts to introduce this group, by peer number.
     attempts: Vec<Attempts>,
     /// The buffer in which datagrams are assembled.
     pub(super) scratch: Vec<u8>,
@@ -170,7 +170,7 @@ impl Setting {
         let (epoch, salt) = (u64::from_le_bytes(random()?) | 1 << 63, random()?);
         let automatic = || {
             let [high, low] = multicast_number(&self.secret)?.to_be_bytes();
-            // Neither end of the range, so that the address is not taken for a mask.
+            // The address is at neither end of the range, so that it is not taken for a mask.
             Some(Ipv4Addr::new(239, 255, high, low.clamp(1, 254)))
         };
         let (address, port) = match self.multicast {
@@ -196,7 +196,7 @@ impl Setting {
 }
 
 impl Connection {
-    /// Sends so many peers a datagram without a fragment, with the number of fragments sent to each of them.
+    /// Sends the given peers a datagram without a fragment, with the number of fragments sent to each of them.
     fn tell(&mut self, now: Nanoseconds, counts: &[(usize, u64)], scratch: &mut Vec<u8>) {
         let addressed = counts.iter().map(|&(peer, count)| (peer as u16, count));
         self.writer.head(false, addressed, None, scratch);
@@ -206,7 +206,7 @@ impl Connection {
 }
 
 impl Peers {
-    /// A peer is up: schedules its introduction to this node's multicasts.
+    /// Schedules the introduction of a peer, which is up, to this node's multicasts.
     pub(super) fn meet(&self, peer: usize, interface: Option<Ipv4Addr>) {
         let (Some(setting), Some(interface)) = (&self.group.setting, interface) else { return };
         let mut half = lock(&self.group.half);

@@ -32,14 +32,14 @@ const FIXED_BYTES: usize = 18;
 const ADDRESSED_BYTES: usize = 6;
 const FRAGMENT_BYTES: usize = 10 + HEADER_BYTES;
 
-/// A node that is addressed, and its number: of the fragment, or how many there were.
+/// A node that is addressed, and its number: that of the fragment, or the count of fragments.
 pub(super) type Addressed = (u16, u64);
 
 /// The content of a datagram for this node, without the bytes of its fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) prompt: bool,
-    /// Low half of the number for this node; `None` if it is not addressed.
+    /// The low half of the number for this node; `None` if the node is not addressed.
     pub(super) told: Option<u32>,
     /// The fragment, without its number, and the header of its frame.
     pub(super) fragment: Option<(Fragment, [u8; HEADER_BYTES])>,
@@ -124,7 +124,7 @@ impl Reader {
             return Err(Foreign);
         }
         let length = self.cipher.open(number, CLEAR_BYTES, datagram).map_err(|_| Foreign)?;
-        // Only after authentication; otherwise a forged number would displace true ones.
+        // The number is noted only after authentication; otherwise a forged one would displace true ones.
         self.seen.note(number);
         parse(self.node, &datagram[..length])
     }
@@ -207,7 +207,7 @@ mod tests {
                 }
                 assert_eq!(reader.read(&mut datagram.clone()[..at]), Err(Foreign), "cut to {at}");
             }
-            // By another member, with this one's epoch.
+            // Another member sends this, with this one's epoch.
             let mut other = Writer::new(EPOCH, cipher(security, 4));
             assert_eq!(reader.read(&mut write(&mut other, &[(2, 1)], true, &[7; 40])), Err(Foreign));
             assert!(reader.read(&mut datagram.clone()).is_ok());

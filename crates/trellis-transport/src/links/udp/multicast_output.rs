@@ -1,7 +1,7 @@
 //! Frames for several peers: which peers get them in one datagram, and when.
 //!
-//! Promises: [`Peers::send_to_all`] is [`Peers::send`] to each of the peers, and one transmission for those that
-//! receive this node's multicasts. No peer waits longer than [`ROOM`] for another one.
+//! Promises: [`Peers::send_to_all`] has the effect of [`Peers::send`] to each of the peers, with one transmission for
+//! those that receive this node's multicasts. No peer waits longer than [`ROOM`] for another one.
 //!
 //! It must never wait, or send anything again. A multicast is the first transmission of fragments that belong to the
 //! connections with its receivers, and these connections ensure that they arrive.
@@ -57,7 +57,7 @@ impl Waiting {
 }
 
 impl Peers {
-    /// As [`Peers::send`] to each of them.
+    /// Sends a frame to several peers, as [`Peers::send`] does to each of them.
     pub(super) fn send_to_all(
         &self,
         peers: &[usize],
@@ -119,7 +119,7 @@ impl Peers {
         Ok(waits)
     }
 
-    /// Something was acknowledged: sends what is allowed now.
+    /// Sends what is allowed now, because something was acknowledged.
     #[cold]
     pub(super) fn go_on(&self, now: Nanoseconds) {
         let mut half = lock(&self.group.half);
@@ -222,7 +222,7 @@ impl Peers {
             let index = waiting.index + ahead as u32;
             let reached = departed.partition_point(|&(_, _, went)| ahead < went);
             let addressed = departed[..reached].iter().map(|&(peer, first, _)| (peer as u16, first + u64::from(index)));
-            // Without a connection nobody receives anything; what departed counts as lost in transit.
+            // Without a connection, no peer receives anything; what departed counts as lost in transit.
             let Some(connection) = connection.as_mut().filter(|_| reached > 0) else { break };
             let fragment = waiting.fragment(index);
             connection.writer.head(prompt, addressed, Some((&fragment, waiting.common.header())), scratch);

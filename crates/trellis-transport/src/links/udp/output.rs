@@ -26,17 +26,17 @@ use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
 /// Maximum datagrams of one flush, so that a poll stays short.
 const DATAGRAMS_PER_FLUSH_MAX: usize = 64;
-/// Buffers of copied bodies kept for reuse.
+/// The maximum number of buffers of copied bodies that are kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// How often the kernel must report that nothing listens, without a datagram from the peer in between, until it is
-/// believed: anyone who knows the ports can cause one such report. In between the peer is probed.
+/// How many times the kernel must report that nothing listens, without a datagram from the peer in between, before this
+/// node gives the peer up: anyone who knows the ports can cause one such report. The peer is probed in between.
 const REFUSALS_MAX: u32 = 4;
 const REFUSAL_APART_NS: Nanoseconds = 10_000_000;
 /// The maximum number of unanswered probes, one each half second, until a silent peer is given up. The layer above,
 /// which knows what it waits for, is quicker.
 const PROBES_UNANSWERED_MAX: u32 = 120;
-/// Time-outs in a row until the path is suspected not to take packets of this size.
+/// The number of time-outs in a row after which the path is suspected not to take packets of this size.
 const DOUBTFUL_TIMEOUTS: u32 = 4;
 
 /// Counters of what was sent, besides frames.
@@ -44,7 +44,7 @@ const DOUBTFUL_TIMEOUTS: u32 = 4;
 pub(super) struct Counts {
     pub(super) datagrams: u64,
     pub(super) acknowledgements: u64,
-    /// Datagrams that reported missing fragments.
+    /// The number of datagrams that reported missing fragments.
     pub(super) negative: u64,
 }
 
@@ -58,15 +58,15 @@ pub(super) struct Output {
     /// The buffer in which a protected datagram is assembled.
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    /// The socket was full.
+    /// Whether the socket was full.
     full: bool,
     refusals: u32,
     refused_at: Nanoseconds,
     /// Why the peer is lost; the next poll reports it.
     pub(super) doom: Option<Lost>,
-    /// This node receives the peer's multicasts, and tells it so.
+    /// Whether this node receives the peer's multicasts; it tells the peer so.
     hears: bool,
-    /// Others waited in vain for room at this peer.
+    /// Whether others waited in vain for room at this peer.
     is_sluggish: bool,
     counts: Counts,
 }
@@ -113,7 +113,7 @@ impl Common {
         &self.header
     }
 
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -162,7 +162,7 @@ impl Frame {
         QUEUED_FRAME_BYTES
             + match &self.body {
                 Body::Copied(bytes) => bytes.len(),
-                // Counted for each of the peers: it is held until the last of them has it.
+                // The bytes count for each of the peers, because they are held until the last of them has the frame.
                 Body::Common(bytes) => bytes.len(),
                 Body::Nothing | Body::Pinned(_) => 0,
             }
@@ -201,7 +201,7 @@ impl Output {
         }
     }
 
-    /// The connection is up: from now on datagrams can leave. The first one announces this node.
+    /// Sends datagrams from now on, because the connection is up. The first one announces this node.
     pub(super) fn start(&mut self, now: Nanoseconds, wire: Arc<Wire>, writer: Writer, address: SocketAddr) {
         assert!(self.connection.is_none(), "a peer connects once");
         let socket = wire.socket.raw();
@@ -237,7 +237,8 @@ impl Output {
         self.held_bytes
     }
 
-    /// What was sent, how many fragments of it again, and how many of those had been sent by multicast.
+    /// The counters, the number of fragments that were sent again, and the number of those that had been sent by
+    /// multicast.
     pub(super) fn counts(&self) -> (Counts, u64, u64) {
         (self.counts, self.sender.resent, self.sender.repaired)
     }
@@ -345,7 +346,7 @@ impl Output {
         Some(self.sender.multicast(common.frame(), common.bytes as u32, fragment_bytes))
     }
 
-    /// How many fragments may be sent by multicast now.
+    /// The number of fragments that may be sent by multicast now.
     pub(super) fn room(&self) -> u64 {
         if self.lost.is_some() { 0 } else { self.sender.room() }
     }
@@ -427,7 +428,7 @@ impl Output {
         }
     }
 
-    /// Handles an authentic datagram. `arrival` is the kind of its fragment, `here` what this side has now.
+    /// Handles an authentic datagram. `arrival` is the kind of its fragment, and `here` says what this side has now.
     #[inline]
     pub(super) fn heard(
         &mut self,
@@ -472,12 +473,12 @@ impl Output {
         }
     }
 
-    /// The peer asks for a sign of life.
+    /// Notes that the peer asks for a sign of life.
     pub(super) fn owe_word(&mut self, now: Nanoseconds, here: Acknowledgement) {
         self.sender.owe(now, here, true);
     }
 
-    /// The kernel reports that nothing listens at the peer's address.
+    /// Handles the kernel's report that nothing listens at the peer's address.
     pub(super) fn nobody_there(&mut self, now: Nanoseconds) {
         if now.saturating_sub(self.refused_at) < REFUSAL_APART_NS / 2 {
             return;
@@ -532,7 +533,7 @@ impl Output {
         self.counts.datagrams += 1;
     }
 
-    /// One system call.
+    /// Carries out a plan with one system call.
     #[inline]
     fn carry_out(&mut self, plan: Plan, now: Nanoseconds) -> Outcome {
         let Some(connection) = &mut self.connection else { return Outcome::Dropped };

@@ -1,6 +1,7 @@
 //! All peers of one node, with the two halves of each, and the timer.
 //!
-//! Promises: the sink is told once of each step from absent to up to lost. A thread that polls does what is due by the clock: the descriptor is readable then.
+//! Promises: the sink is told once of each step from absent to up to lost. A thread that polls does what is due by the
+//! clock: the descriptor is readable then.
 //!
 //! It must never connect (the acceptor does, and hands the connection to [`Peers::install`]).
 
@@ -33,7 +34,7 @@ const NEVER: Nanoseconds = Nanoseconds::MAX;
 /// Marks a peer that received multicasts once and no longer does, or that is lost.
 const DEAF: usize = usize::MAX;
 
-/// See the module text.
+/// All peers of a node; see the module text.
 pub(super) struct Peers {
     pub(super) roster: Roster<Halves>,
     pub(super) timer: Timer,
@@ -41,9 +42,9 @@ pub(super) struct Peers {
 }
 
 pub(super) struct Halves {
-    /// The socket is full and something waits; changed only under the lock of `output`.
+    /// Whether the socket is full and something waits; changed only under the lock of `output`.
     waits: AtomicBool,
-    /// An authentic datagram has arrived.
+    /// Whether an authentic datagram has arrived.
     heard: AtomicBool,
     pub(super) input: Mutex<Input>,
     pub(super) output: Mutex<Output>,
@@ -57,9 +58,9 @@ pub(super) struct Halves {
 /// The two sources of datagrams from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// What the peer sends to this node only.
+    /// Datagrams for this node only.
     Connection,
-    /// What it sends to several nodes.
+    /// Datagrams for several nodes.
     Multicasts,
 }
 
@@ -148,7 +149,8 @@ impl Peers {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let count = self.roster.epoll.ready(&mut events);
         if is_listening {
-            // Multicasts first: a later datagram for this node alone would make an earlier multicast seem lost.
+            // Multicasts are received first: a later datagram for this node alone would make an earlier multicast seem
+            // lost.
             for event in &events[..count] {
                 if (nodes..2 * nodes).contains(&{ event.u64 }) {
                     came |= self.serve((event.u64 - nodes) as usize, Source::Multicasts, now, sink);
@@ -352,7 +354,7 @@ impl Peers {
         }
         *has_work |= output.has_work(now);
         if !*has_work {
-            // Otherwise something is sent below, and the timer is set after that.
+            // In the other case, something is sent below, and the timer is set after that.
             self.timer.set_by(output.due());
         }
         drop(output);
@@ -424,11 +426,12 @@ impl Peers {
             }
             input.take(fragment, header, arrival, range, sink, harvest)?;
         }
-        // All that are there; otherwise a datagram for this node alone would seem to have overtaken the rest.
+        // All waiting multicasts are received; otherwise a datagram for this node alone would seem to have overtaken
+        // the rest.
         Ok(true)
     }
 
-    /// A peer tells where its multicasts go: listens to them.
+    /// Listens to the multicasts of a peer that tells where they go.
     #[cold]
     fn heed(&self, index: usize, introduction: &Introduction, input: &mut MutexGuard<'_, Input>) {
         let Some(interface) = input.may_listen() else { return };
@@ -504,7 +507,7 @@ impl Peers {
         if self.roster.peers[index].own.waits.load(Ordering::Relaxed) != full {
             self.roster.peers[index].own.waits.store(full, Ordering::Release);
             if let Some(socket) = output.socket() {
-                // Fails only if the connection is being retired, and then nothing waits any more.
+                // This fails only if the connection is being retired, and then nothing waits any more.
                 let _ = self.roster.epoll.modify(socket, full, index as u64);
             }
         }
@@ -516,9 +519,9 @@ impl Peers {
         let peer = &self.roster.peers[index].own;
         let mut output = lock(&peer.output);
         let farewells = match why {
-            // It was told in `close`.
+            // The peer was told in `close`.
             Lost::ClosedHere => 0,
-            // It left: at most it still needs to know that this node knows.
+            // The peer left. At most, it still needs to know that this node knows.
             Lost::Ended | Lost::Truncated => 1,
             _ => FAREWELLS,
         };

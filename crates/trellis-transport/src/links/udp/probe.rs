@@ -1,9 +1,10 @@
 //! Tests whether this machine's interfaces carry multicasts, before a cluster runs.
 //!
-//! Promises: one datagram for each interface, which does not leave its network. Each is awaited for a bounded time.
+//! Promises: it sends one datagram for each interface, which does not leave the network of the interface, and awaits it
+//! for a bounded time.
 //!
 //! It must never judge the network. A multicast that comes back to its host only shows that the host's kernel carries
-//! multicasts. Whether switches do between two hosts is found out by a cluster, at its start.
+//! multicasts. A cluster finds out at its start whether the switches between two hosts carry them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -62,7 +63,7 @@ fn try_one(interface: Ipv4Addr) -> Result<(), String> {
     await_return(&heard, &word, RETURN.milliseconds() as i32)
 }
 
-/// Waits for what was sent to a group.
+/// Waits for the datagram that was sent to a group.
 fn await_return(heard: &Descriptor, word: &[u8], timeout_ms: i32) -> Result<(), String> {
     let mut room = [0; 64];
     loop {

@@ -23,15 +23,15 @@ use crate::links::roster::lock;
 use crate::links::tcp::sockets::{self, Part, Received, Sent, option, set_option, socket_address, widen};
 use crate::wrap::faulty::{Faults, Faulty};
 
-/// Every network path is assumed to carry this, and a larger size is not trusted: a router on the path may take less
-/// without reporting it.
+/// The size of packets that every network path is assumed to carry. A larger size is not trusted: a router on the path
+/// may take less without reporting it.
 const NETWORK_PACKET_BYTES: usize = 1500;
 const HEADERS_V4_BYTES: usize = 20 + 8;
 const HEADERS_V6_BYTES: usize = 40 + 8;
-/// The minimum on loopback: several fit into the receiver's buffer, whatever its size.
+/// The minimum size of datagrams on loopback: several fit into a receiver's buffer of any size.
 const LOOPBACK_BYTES_MIN: usize = 8 << 10;
 const LOOPBACK_BYTES_MAX: usize = 60 << 10;
-/// Any datagram fits into this.
+/// The size of a buffer into which any datagram fits.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
 /// The result of sending a datagram.
@@ -79,7 +79,7 @@ impl Wire {
         unsafe { self.send(now, &[Part::of(bytes)]) }
     }
 
-    /// Sends what a faulty network held back until now.
+    /// Sends the datagrams that a faulty network held back until now.
     pub(super) fn release(&self, now: Nanoseconds) {
         if let Some(faulty) = &self.faulty {
             lock(faulty).release(now, &mut |bytes| {
@@ -130,11 +130,11 @@ impl Wire {
 unsafe fn send_once(socket: RawFd, parts: &[Part]) -> Outcome {
     // SAFETY: the caller's promise.
     match unsafe { sockets::send_parts(socket, parts) } {
-        // A datagram is sent whole or not at all, and none of ours is empty.
+        // A datagram is sent whole or not at all, and none of this link is empty.
         Sent::Bytes(0) => Outcome::Full,
         Sent::Bytes(_) => Outcome::Gone,
         Sent::Failed(error) if is_refusal(&error) => Outcome::NobodyThere,
-        // A missing route, a firewall, or a packet too long for a path that shrank: all may be temporary.
+        // There is no route, a firewall drops it, or it is too long for a path that shrank: all may be temporary.
         Sent::Failed(_) => Outcome::Dropped,
     }
 }
@@ -152,7 +152,7 @@ pub(super) fn adopt(socket: UdpSocket) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// A separate socket for one peer that this node dials.
+/// Makes a separate socket for one peer that this node dials.
 pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -163,9 +163,9 @@ pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// A separate socket for one peer that dialled this node: at the same port as the socket that received it, so that the
-/// peer, and a firewall in between, see one address. Of two sockets at one port the kernel chooses the one that is
-/// connected to the sender.
+/// Makes a separate socket for one peer that dialled this node. It has the same port as the socket that received the
+/// first message, so that the peer, and a firewall in between, see one address. The kernel gives a datagram to the
+/// socket of a port that is connected to its sender.
 pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result<Descriptor> {
     let (own, length) = own_address(listening.raw())?;
     let family = i32::from(own.ss_family);
@@ -197,8 +197,8 @@ pub(super) fn local_v4(socket: RawFd) -> Option<Ipv4Addr> {
     }
 }
 
-/// A socket whose datagrams go to a group, through the interface with this address. They do not leave its network (a
-/// time to live of 1), and are also delivered to other sockets of this host.
+/// Makes a socket whose datagrams go to a group, through the interface with this address. They do not leave its network
+/// (a time to live of 1), and are also delivered to other sockets of this host.
 pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
     let socket = UdpSocket::bind((interface, 0))?;
     socket.set_multicast_ttl_v4(1)?;
@@ -213,7 +213,7 @@ pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::
     Ok(socket)
 }
 
-/// A socket that receives only what goes to a group at the interface with this address.
+/// Makes a socket that receives only what goes to a group at the interface with this address.
 pub(super) fn multicast_receiver(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
@@ -270,7 +270,8 @@ pub(super) fn send_to(socket: RawFd, bytes: &[u8], address: &SocketAddr) {
     unsafe { libc::sendto(socket, bytes.as_ptr().cast(), bytes.len(), flags, (&raw const storage).cast(), length) };
 }
 
-/// Bytes that may wait in the buffer of a socket, as [`super::delivery::cost`] counts them; an eighth is reserved.
+/// The number of bytes that may wait in the buffer of a socket, as [`super::delivery::cost`] counts them. An eighth is
+/// reserved.
 pub(super) fn room_bytes(socket: RawFd) -> u32 {
     let buffer = option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).unsigned_abs();
     (buffer - buffer / 8).clamp(16 << 10, 32 << 20)

@@ -44,7 +44,7 @@ impl Sink for Poll<'_> {
             }
             Some(Said::Dropped) => self.leave(index, Lost::Ended),
             Some(Said::Shared(target)) => {
-                // At most once for each peer.
+                // A peer tells this at most once.
                 let _ = shared.peers[index].target.set(target);
             }
             Some(Said::Detour { sequence, bytes }) => {

@@ -25,10 +25,11 @@ use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
 /// The maximum number of batches of completions in one poll, so that a poll ends.
 const BATCHES_MAX: usize = 8;
-/// While completions arrive, the tcp connections are served every so many polls; while none arrive, more often.
+/// The number of polls between two that serve the tcp connections while completions arrive. While none arrive, the
+/// connections are served more often.
 const POLLS_BUSY: u32 = 64;
 const POLLS_IDLE: u32 = 8;
-/// Parts of one body that are read concurrently.
+/// The maximum number of parts of one body that are read concurrently.
 const READS_OF_BODY_MAX: usize = 4;
 
 /// The state that only the polling thread accesses.
@@ -39,7 +40,7 @@ pub(super) struct Receive {
     /// Peers whose frames arrived in this poll.
     touched: Vec<usize>,
     polls: u32,
-    /// The provider's descriptor reports what arrives from now on.
+    /// Whether the provider's descriptor reports what arrives from now on.
     armed: bool,
     /// The peer whose callback runs.
     inside: Option<usize>,
@@ -63,7 +64,7 @@ struct Inward {
     word_due: bool,
     /// A frame that arrives over the tcp connection, until its body has arrived.
     detour: Option<(u64, [u8; HEADER_BYTES], Vec<u8>)>,
-    /// It will be lost when nothing is read from it any more; and since when.
+    /// Since when, and why, the peer is leaving. It is lost when nothing is read from it any more.
     leaving: Option<(u64, Lost)>,
     is_lost: bool,
 }
@@ -253,7 +254,7 @@ impl Poll<'_> {
         let index = usize::from(packet.from);
         let Some(peer) = shared.peers.get(index).filter(|peer| peer.cookie == packet.cookie && index != shared.node)
         else {
-            // Not from a node to which this one sent its cookie over the authenticated connection.
+            // The sender is not a node that got its cookie over the authenticated connection.
             refused();
             return;
         };
@@ -440,7 +441,7 @@ impl Poll<'_> {
         self.read_on(index);
     }
 
-    /// Requests what is missing of the body that is being read.
+    /// Requests the missing parts of the body that is being read.
     fn read_on(&mut self, index: usize) {
         let shared = self.shared;
         let Some(there) = shared.peers[index].there.get() else { return };
@@ -548,7 +549,7 @@ impl Poll<'_> {
         }
     }
 
-    /// The path to a peer is open when its hello has arrived and the send of ours has completed.
+    /// Announces a peer if the path to it is open: its hello has arrived, and the send of this node's has completed.
     fn announce_if_open(&mut self, index: usize) {
         let inward = self.inward(index);
         if inward.hello_in && inward.hello_sent {
@@ -648,7 +649,7 @@ impl Poll<'_> {
     /// Reports a leaving peer lost, after the last frame of it that has arrived.
     fn bury(&mut self, index: usize) {
         if let Some(reading) = &mut self.inward(index).reading {
-            // What it has not sent by another way will no longer arrive.
+            // A body that the peer has not sent another way will no longer arrive.
             reading.failed |= reading.under_way == 0;
         }
         self.end_reading(index);
@@ -707,7 +708,7 @@ impl Poll<'_> {
         self.sink.lost(index, &why);
     }
 
-    /// Nothing arrived: arms the provider's descriptor, or makes some thread poll again.
+    /// Arms the provider's descriptor after a poll that found nothing, or makes some thread poll again.
     fn prepare_to_sleep(&mut self) {
         let device = &self.shared.device;
         if device.wait_descriptor().is_none() {

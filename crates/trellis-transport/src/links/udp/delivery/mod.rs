@@ -1,7 +1,7 @@
 //! Reliable delivery over datagrams that may be lost, duplicated, delayed and reordered; pure code of the udp link.
 //!
 //! Promises: every frame that is submitted arrives once and whole as long as some datagrams pass in both directions.
-//! What is kept for that is bounded by [`WINDOW`]. The same calls with the same times give the same results.
+//! [`WINDOW`] bounds what is kept for that. The same calls with the same times give the same results.
 //!
 //! It must never use sockets, clocks, ciphers, random numbers or page bytes. Time is an argument, and bytes are
 //! whatever the caller keeps for a frame (`T` at the sender, `R` at the receiver). A simulator can use it unchanged.
@@ -41,8 +41,8 @@
 //! datagrams acknowledge it, at the latest after [`MULTICAST_ACKNOWLEDGE_NS`] or [`UNACKNOWLEDGED_MAX`] of them, or
 //! when the sender asks. A receiver that misses something reports it at once. It learns of a loss by a gap before a
 //! later number, or, if nothing later arrives, from the sender's [`Heartbeats`], which tell how many fragments there
-//! were ([`Receiver::told`], [`Acknowledgement::expected`]). Only to a receiver that is silent for
-//! [`MULTICAST_RESEND_NS`] is a fragment sent again unasked.
+//! were ([`Receiver::told`], [`Acknowledgement::expected`]). A fragment is sent again unasked only to a receiver that
+//! is silent for [`MULTICAST_RESEND_NS`].
 
 mod multicast;
 mod receiver;
@@ -57,10 +57,10 @@ use std::ops::Range;
 /// Nanoseconds of a monotonic clock that the caller chose; only differences are meaningful.
 pub type Nanoseconds = u64;
 
-/// Fragments from the first missing one on that a receiver takes, and so the maximum in flight.
+/// The number of fragments, from the first missing one on, that a receiver takes. So it is the maximum in flight.
 pub const WINDOW: u64 = 256;
-/// How long an acknowledgement waits to be piggybacked. Well below the shortest time after which the other side would
-/// send again.
+/// How long an acknowledgement waits to be piggybacked: much less than the shortest time after which the other side
+/// would send again.
 pub const ACKNOWLEDGE_NS: Nanoseconds = 2_000_000;
 /// The maximum number of fragments left unacknowledged, whatever else is sent.
 pub const UNACKNOWLEDGED_MAX: u32 = 16;
@@ -68,11 +68,11 @@ pub const UNACKNOWLEDGED_MAX: u32 = 16;
 pub const RESEND_NS_MIN: Nanoseconds = 5_000_000;
 /// The longest such time; see [`RESEND_NS_MIN`].
 pub const RESEND_NS_MAX: Nanoseconds = 500_000_000;
-/// The same before anything was measured.
+/// That time before anything was measured.
 pub const RESEND_NS_FIRST: Nanoseconds = 20_000_000;
-/// After so long without a datagram the other side is asked for a sign of life.
+/// The silence after which the other side is asked for a sign of life.
 pub const PROBE_NS: Nanoseconds = 500_000_000;
-/// The maximum number of datagrams in flight for which there is no pacing.
+/// The maximum number of datagrams in flight that are not paced.
 pub const BURST: u64 = 16;
 /// Congestion window at the start, in fragments.
 pub const CONGESTION_WINDOW_FIRST: u64 = 10;
@@ -80,7 +80,8 @@ pub const CONGESTION_WINDOW_FIRST: u64 = 10;
 pub const CONGESTION_WINDOW_MIN: u64 = 2;
 /// How long the acknowledgement of a fragment that arrived by multicast waits to be piggybacked.
 pub const MULTICAST_ACKNOWLEDGE_NS: Nanoseconds = 40_000_000;
-/// A fragment sent by multicast is sent again after so long without a sign, or later if the path is slower.
+/// The time without a sign after which a fragment that was sent by multicast is sent again, or later if the path is
+/// slower.
 pub const MULTICAST_RESEND_NS: Nanoseconds = 250_000_000;
 /// The time from a multicast to the first heartbeat; each further one waits four times as long.
 pub const HEARTBEAT_NS_FIRST: Nanoseconds = 5_000_000;
@@ -100,8 +101,8 @@ pub struct Acknowledgement {
     pub beyond: [u64; WORDS],
     /// Bytes that may be in flight to this side, as [`cost`] counts them.
     pub room_bytes: u32,
-    /// So many fragments from `cumulative` on are known to have been sent; those of them that are not marked are
-    /// missing. 0 if that is not known.
+    /// The number of fragments from `cumulative` on that are known to have been sent; 0 if that is not known. Those of
+    /// them that are not marked are missing.
     pub expected: u32,
 }
 
@@ -126,9 +127,9 @@ pub struct Fragment {
     pub sequence: u64,
     /// Which fragment of its frame it is, from 0.
     pub index: u32,
-    /// Bytes of the whole body.
+    /// The length of the whole body in bytes.
     pub body_bytes: u32,
-    /// Bytes of every fragment of this frame but the last.
+    /// The length of every fragment of this frame except the last, in bytes.
     pub fragment_bytes: u32,
 }
 
@@ -139,7 +140,7 @@ impl Fragment {
         self.sequence.checked_sub(u64::from(self.index))
     }
 
-    /// How many fragments the frame has; a frame without a body has one.
+    /// The number of fragments of the frame. A frame without a body has one.
     #[inline]
     pub fn count(&self) -> u32 {
         if self.body_bytes <= self.fragment_bytes { 1 } else { self.body_bytes.div_ceil(self.fragment_bytes.max(1)) }
@@ -154,8 +155,8 @@ impl Fragment {
     }
 }
 
-/// What a datagram with so many bytes of payload counts against the room of its receiver: sockets account for their
-/// own structures and round short buffers up to a power of two.
+/// What a datagram with `bytes` bytes of payload counts against the room of its receiver. Sockets account for their own
+/// structures and round short buffers up to a power of two.
 #[inline]
 pub fn cost(bytes: usize) -> u32 {
     (bytes + bytes.min(8192) + 1024) as u32

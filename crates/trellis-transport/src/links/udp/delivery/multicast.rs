@@ -7,7 +7,8 @@
 
 use super::{HEARTBEAT_NS_FIRST, HEARTBEAT_NS_MAX, Nanoseconds};
 
-/// How often a receiver is introduced to the multicasts of a sender before it is treated as one that receives none.
+/// The number of times that a receiver is introduced to the multicasts of a sender before it is treated as one that
+/// receives none.
 const ATTEMPTS_MAX: u32 = 16;
 /// The pause between two attempts: the first, and the maximum.
 const ATTEMPT_NS_MIN: Nanoseconds = 5_000_000;

@@ -18,21 +18,21 @@ pub enum Arrival {
     Inconsistent,
     /// A whole frame in one fragment.
     Whole,
-    /// The first of its frame to arrive: [`Receiver::open`] comes next.
+    /// It is the first fragment of its frame to arrive: [`Receiver::open`] comes next.
     First,
-    /// One more of an open frame: [`Receiver::place`], then [`Receiver::finish`].
+    /// It is one more fragment of an open frame: [`Receiver::place`] comes next, then [`Receiver::finish`].
     Later {
         /// The index of the open frame.
         slot: usize,
     },
 }
 
-/// See the module text.
+/// The receiving side; see the module text.
 #[derive(Debug)]
 pub struct Receiver<R> {
     cumulative: u64,
     beyond: [u64; WORDS],
-    /// At least so many were sent, as the other side reported.
+    /// The number of fragments that were sent at least, as the other side reported.
     told: u64,
     open: Vec<Open<R>>,
 }
@@ -54,7 +54,7 @@ impl<R> Default for Receiver<R> {
 }
 
 impl<R> Receiver<R> {
-    /// Decides the kind of a fragment with so many bytes, and notes its arrival.
+    /// Decides the kind of a fragment with `bytes` bytes, and notes its arrival.
     #[inline]
     pub fn accept(&mut self, fragment: &Fragment, bytes: usize) -> Arrival {
         let Some(ahead) = fragment.sequence.checked_sub(self.cumulative) else { return Arrival::Duplicate };
@@ -109,10 +109,10 @@ impl<R> Receiver<R> {
         self.cumulative.wrapping_add_signed(i64::from(ahead))
     }
 
-    /// The other side reports that it sent so many fragments in all.
+    /// Notes the report of the other side that it sent `count` fragments in all.
     pub fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
-        // What has not arrived was not acknowledged, and at most a window of that is ever sent. (An older report than
-        // the last one is smaller, and ignored.)
+        // Fragments that have not arrived were not acknowledged, and a sender sends at most a window of these. (A
+        // report older than the last one is smaller, and ignored.)
         if count > self.cumulative + WINDOW {
             return Err(Inconsistent);
         }
@@ -155,7 +155,7 @@ impl<R> Receiver<R> {
         Arrival::Later { slot }
     }
 
-    /// The first missing fragment arrived: moves on to the next missing one.
+    /// Moves on to the next missing fragment, because the first missing one arrived.
     #[inline]
     fn advance(&mut self) {
         if self.beyond[0] == 1 && self.beyond[1..] == [0; WORDS - 1] {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn each_number_is_new_once_and_the_window_moves_over_all_of_them() {
         let mut receiver = Receiver::<()>::default();
-        // Backwards through the whole window: nothing moves until the first one comes.
+        // The window is filled backwards: nothing moves until the first one arrives.
         for sequence in (1..WINDOW).rev() {
             assert_eq!(receiver.accept(&single(sequence), 10), Arrival::Whole);
             assert_eq!(receiver.accept(&single(sequence), 10), Arrival::Duplicate);

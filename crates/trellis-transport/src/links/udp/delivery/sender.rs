@@ -13,7 +13,7 @@ use super::{
     RESEND_NS_MIN, ROOM_BYTES_FIRST, UNACKNOWLEDGED_MAX, WINDOW, WORDS, cost,
 };
 
-/// A transmission counts as lost after so many later ones were acknowledged: reordering by less is common.
+/// The number of later transmissions after whose acknowledgement one counts as lost. Reordering by fewer is common.
 const REORDERED_MAX: u64 = 3;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
 
@@ -31,13 +31,13 @@ pub enum Plan {
     },
     /// The next fragment.
     Next,
-    /// No fragment: only an acknowledgement.
+    /// Only an acknowledgement is sent.
     Acknowledge,
-    /// No fragment either, and the other side must answer at once.
+    /// Only an acknowledgement is sent, and the other side must answer at once.
     Probe,
 }
 
-/// See the module text.
+/// The sending side; see the module text.
 #[derive(Debug)]
 pub struct Sender<T> {
     fragment_bytes: u32,
@@ -71,9 +71,9 @@ pub struct Sender<T> {
     probes_unanswered: u32,
     /// Multicast fragments that did not arrive since the last one that did.
     misses: u32,
-    /// How often fragments were sent again.
+    /// The number of times that fragments were sent again.
     pub resent: u64,
-    /// Fragments among them that had been sent by multicast.
+    /// The number of these that had been sent by multicast before.
     pub repaired: u64,
 }
 
@@ -84,7 +84,7 @@ struct Frame<T> {
     body_bytes: u32,
     fragment_bytes: u32,
     unacknowledged: u32,
-    /// It is sent by multicast, when the caller says so.
+    /// Whether the caller sends it by multicast.
     held: bool,
 }
 
@@ -179,12 +179,12 @@ impl<T> Sender<T> {
         self.fragment_bytes = fragment_bytes;
     }
 
-    /// How much the other side may have in flight to this one; stated in every datagram.
+    /// Sets how many bytes the other side may have in flight to this one; every datagram states it.
     pub fn set_room(&mut self, room_bytes: u32) {
         self.owed.acknowledgement.room_bytes = room_bytes;
     }
 
-    /// The other side is up: from now on it is probed when it is silent.
+    /// Probes the other side from now on when it is silent, because it is up.
     pub fn start(&mut self, now: Nanoseconds) {
         self.heard_at = now;
         self.probe_due = now + PROBE_NS;
@@ -213,7 +213,7 @@ impl<T> Sender<T> {
         self.fragments()
     }
 
-    /// How many fragments may be sent by multicast now.
+    /// The number of fragments that may be sent by multicast now.
     pub fn room(&self) -> u64 {
         if !self.has_room() {
             return 0;
@@ -341,13 +341,15 @@ impl<T> Sender<T> {
         self.probes_unanswered = 0;
     }
 
-    /// A fragment or a probe arrived, and this is what has arrived by now. `at_once` if the other side waits for it.
+    /// Notes that an acknowledgement is owed, because a fragment or a probe arrived. `at_once` says whether the other
+    /// side waits for it.
     #[inline]
     pub fn owe(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
         self.owe_within(now, acknowledgement, if at_once { 0 } else { ACKNOWLEDGE_NS });
     }
 
-    /// The same for what arrived by multicast: as long as nothing is missing, no datagram is sent for that alone.
+    /// Notes the same for a fragment that arrived by multicast. As long as nothing is missing, no datagram is sent for
+    /// that alone.
     #[inline]
     pub fn owe_for_multicast(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
         self.owe_within(now, acknowledgement, if at_once { 0 } else { MULTICAST_ACKNOWLEDGE_NS });
@@ -461,7 +463,7 @@ impl<T> Sender<T> {
         self.frames.is_empty()
     }
 
-    /// How many fragments were sent for the first time.
+    /// The number of fragments that were sent for the first time.
     pub fn fragments(&self) -> u64 {
         self.base + self.flight.len() as u64
     }
@@ -476,7 +478,7 @@ impl<T> Sender<T> {
         self.flight.len()
     }
 
-    /// How many fragments may be in flight.
+    /// The number of fragments that may be in flight.
     pub fn congestion_window(&self) -> u64 {
         self.congestion.window
     }
@@ -597,13 +599,13 @@ impl<T> Sender<T> {
         }
     }
 
-    /// What an acknowledgement of something new tells about losses and the path.
+    /// Learns about losses and the path from an acknowledgement of something new.
     #[inline]
     fn learn(&mut self, count: u64, was_full: bool) {
         if self.flight.is_empty() {
             self.resend_due = NEVER;
         } else {
-            // With few in flight there will never be three later ones (RFC 5827).
+            // If only few are in flight, there will never be three later ones (RFC 5827).
             self.find_losses((self.under_way + count).saturating_sub(1).clamp(1, REORDERED_MAX));
         }
         if self.base >= self.congestion.counted_until && was_full {
@@ -722,7 +724,7 @@ impl Congestion {
         self.window = self.window.min(WINDOW);
     }
 
-    /// A quarter faster than one window per round trip; otherwise pacing would be the limit.
+    /// Paces a quarter faster than one window per round trip; otherwise pacing would be the limit.
     #[inline]
     fn pace(&mut self, round_trip_ns: u64) {
         self.interval_ns = round_trip_ns * 4 / (self.window * 5);
