@@ -125,8 +125,8 @@ impl Heap<'_> {
     ///
     /// # Errors
     ///
-    /// [`HeapError::NoRoom`] says how much there is. [`HeapError::Misuse`] for a home that does not exist, and at a node
-    /// that joined later.
+    /// [`HeapError::NoRoom`] says how much there is. [`HeapError::Misuse`] for a home that does not exist, and at a
+    /// node that joined later.
     pub fn allocate<T>(&self, count: usize, home: Home) -> Result<NonNull<T>, HeapError> {
         self.allocate_layout(self.array_of::<T>(count)?, home, Padding::Packed).map(NonNull::cast)
     }
@@ -160,7 +160,8 @@ impl Heap<'_> {
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] if no block begins there: it was freed before, or never allocated. Nothing has changed then.
+    /// [`HeapError::Misuse`] if no block begins there: it was freed before, or never allocated. Nothing has changed
+    /// then.
     ///
     /// # Safety
     ///

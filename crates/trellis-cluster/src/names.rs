@@ -3,8 +3,8 @@
 //! A text becomes a number by its hash, so that all nodes agree without a message. The node keeps the text for its own
 //! sentences. [`crate::named`] keeps memory under names, and there a collision of two texts is found.
 //!
-//! Promises: the same text is the same number in every process. No name that a program gives reaches an object of Trellis
-//! itself, such as the lock of a value.
+//! Promises: the same text is the same number in every process. No name that a program gives reaches an object of
+//! Trellis itself, such as the lock of a value.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ use crate::runtime::{Node, Ordered, RESERVED_FIRST, Rank, lock};
 const TEXTS_FIRST: u64 = 1 << 63;
 const TEXTS_MASK: u64 = (1 << 62) - 1;
 
-/// The first number of the objects that belong to memory with a name. There are 2^61. No program can give these numbers.
+/// The first number of the objects that belong to memory with a name. There are 2^61. No program can give these
+/// numbers.
 pub(crate) const OF_MEMORY_FIRST: u64 = 3 << 62;
 const OF_MEMORY_MASK: u64 = (1 << 61) - 1;
 
@@ -27,8 +28,8 @@ const REFUSED: u64 = u64::MAX;
 const _: () = assert!(TEXTS_FIRST + TEXTS_MASK < OF_MEMORY_FIRST && OF_MEMORY_FIRST + OF_MEMORY_MASK < RESERVED_FIRST);
 
 /// The name of an object: a number, or a text. The texts have the numbers from 2^63 to 2^63 + 2^62 - 1, one each; a
-/// program that numbers its objects itself stays below. Each text is kept until the node leaves, so a program that makes
-/// many texts keeps the objects.
+/// program that numbers its objects itself stays below. Each text is kept until the node leaves, so a program that
+/// makes many texts keeps the objects.
 ///
 /// # Examples
 ///

@@ -1,7 +1,7 @@
 //! Lets nodes find each other that an engine started: `srun`, `mpirun`, `mpiexec`, or anything with a rendezvous.
 //!
-//! Each node gives its advertisement to the exchange of its engine, and gets those of all nodes. Every node computes the
-//! same list of addresses from them.
+//! Each node gives its advertisement to the exchange of its engine, and gets those of all nodes. Every node computes
+//! the same list of addresses from them.
 //!
 //! Promises: an engine is recognised from the environment alone, and is not called before the node joins. The waits end
 //! after `start_seconds_max`, with a sentence that says what to do. The secret of the cluster travels only through an

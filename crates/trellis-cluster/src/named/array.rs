@@ -27,13 +27,13 @@ pub struct FrozenVec<T> {
 }
 
 impl Cluster {
-    /// The array `name` of `length` elements. Every node calls this once; the first call makes the array, and the others
-    /// find it. Its elements are divided into one [partition](SharedVec::partition) for each node.
+    /// The array `name` of `length` elements. Every node calls this once; the first call makes the array, and the
+    /// others find it. Its elements are divided into one [partition](SharedVec::partition) for each node.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] if another node asked for another length or type, if this node has opened the array before,
-    /// or if it joined later and thus has no partition. [`HeapError::NoRoom`] says how much there is.
+    /// [`HeapError::Misuse`] if another node asked for another length or type, if this node has opened the array
+    /// before, or if it joined later and thus has no partition. [`HeapError::NoRoom`] says how much there is.
     ///
     /// # Examples
     ///
@@ -102,8 +102,8 @@ impl<T: Pod> SharedVec<T> {
     /// The partition of this node.
     pub fn mine(&self) -> &[T] {
         let (first, length) = self.handle.part(&self.handle.own);
-        // SAFETY: the elements are in the memory of the handle and any bytes are a `T`. While the array is divided, only
-        // this handle stores to this partition, and `self` is borrowed.
+        // SAFETY: the elements are in the memory of the handle and any bytes are a `T`. While the array is divided,
+        // only this handle stores to this partition, and `self` is borrowed.
         unsafe { std::slice::from_raw_parts(first, length) }
     }
 

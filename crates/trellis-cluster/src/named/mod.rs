@@ -1,8 +1,8 @@
 //! Memory with a name: arrays and values that all nodes find by a text.
 //!
-//! The first node that asks for a name allocates memory and a description of it in the shared heap, and puts the place of
-//! the description into a word. A once-object under the same number makes the others wait for that. A node that comes
-//! later compares the description with its own request. No protocol knows of all this.
+//! The first node that asks for a name allocates memory and a description of it in the shared heap, and puts the place
+//! of the description into a word. A once-object under the same number makes the others wait for that. A node that
+//! comes later compares the description with its own request. No protocol knows of all this.
 //!
 //! Promises: all nodes get the same memory, or the node whose request differs gets an error that states both. Memory
 //! with a name is zero at first, exists until the cluster ends, and shares no page with anything else. A program cannot
@@ -185,8 +185,9 @@ struct Identity {
 }
 
 impl Cluster {
-    /// The first element of the memory with this name: `length` elements, zero at first, or with what `fill` does to them if this node is the
-    /// first that asks. [`Cluster::array`] and [`Cluster::mutex_of`] are the interface; this is for other languages.
+    /// The first element of the memory with this name: `length` elements, zero at first, or with what `fill` does to
+    /// them if this node is the first that asks. [`Cluster::array`] and [`Cluster::mutex_of`] are the interface; this
+    /// is for other languages.
     ///
     /// # Errors
     ///

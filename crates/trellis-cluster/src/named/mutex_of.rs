@@ -18,8 +18,8 @@ pub struct MutexOf<T> {
     handle: Handle<T>,
 }
 
-/// The value, locked. Dropping it releases the lock. [`Condvar::wait`](crate::synchronisation::Condvar::wait) takes it as
-/// it takes the guard of a mutex; if a wait could not take the lock again, using the value panics.
+/// The value, locked. Dropping it releases the lock. [`Condvar::wait`](crate::synchronisation::Condvar::wait) takes it
+/// as it takes the guard of a mutex; if a wait could not take the lock again, using the value panics.
 #[must_use = "dropping it releases the mutex"]
 pub struct MutexOfGuard<'a, T> {
     of: &'a MutexOf<T>,
@@ -31,8 +31,8 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] if another node asked for another type, or if this node joined later and no other has asked
-    /// yet. [`HeapError::NoRoom`] says how much there is: a value takes at least a page.
+    /// [`HeapError::Misuse`] if another node asked for another type, or if this node joined later and no other has
+    /// asked yet. [`HeapError::NoRoom`] says how much there is: a value takes at least a page.
     ///
     /// # Examples
     ///
@@ -90,7 +90,8 @@ impl<T> MutexOfGuard<'_, T> {
     ///
     /// # Errors
     ///
-    /// As [`MutexGuard::unlock`], but after [`WaitError::TooLong`] the cluster ends, as it does when a guard is dropped.
+    /// As [`MutexGuard::unlock`], but after [`WaitError::TooLong`] the cluster ends, as it does when a guard is
+    /// dropped.
     pub fn unlock(self) -> Result<(), WaitError> {
         let outcome = self.guard.unlock();
         given_back(&self.of.handle.cluster, outcome.clone());

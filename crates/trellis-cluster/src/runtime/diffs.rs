@@ -192,8 +192,8 @@ impl Node {
             let place = out.len();
             out.extend_from_slice(&[0; 4]);
             let twin = self.region.twin(page.0 as usize, 1);
-            // SAFETY: both are whole pages of this node's memory that live as long as the region; the twin is used under
-            // this shard's lock only, and the page is read word by word while threads may store to it.
+            // SAFETY: both are whole pages of this node's memory that live as long as the region; the twin is used
+            // under this shard's lock only, and the page is read word by word while threads may store to it.
             unsafe { diff::encode(self.privileged(PageRange::one(page)), twin, self.config.page_bytes, &mut out) };
             let length = (out.len() - place - 4) as u32;
             out[place..place + 4].copy_from_slice(&length.to_le_bytes());

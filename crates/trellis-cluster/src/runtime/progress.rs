@@ -338,7 +338,8 @@ impl Polling<'_> {
         self.has_role = progress.change_role(SLEEPING, POLLING);
         drop(place);
         if self.has_role {
-            // Frames that called earlier are received before this thread reports that it polls, so they do not call again.
+            // Frames that called earlier are received before this thread reports that it polls, so they do not call
+            // again.
             self.node.receive();
             self.is_silent = self.node.link.set_polling(true);
             self.polls = true;

@@ -132,8 +132,8 @@ impl Condvar<'_> {
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] after `wait_seconds_max`. The lock is held again after an error too, unless it could not be
-    /// taken again; then dropping the guard does nothing.
+    /// [`WaitError::TooLong`] after `wait_seconds_max`. The lock is held again after an error too, unless it could not
+    /// be taken again; then dropping the guard does nothing.
     pub fn wait(&self, guard: &mut impl Guard) -> Result<(), WaitError> {
         self.wait_within(guard, Timeout::Configured).map(drop)
     }
