@@ -1,18 +1,18 @@
 //! A store that a process can close for its pages at its end.
 //!
-//! Promises: after [`Closable::close`], no call through this store is under way, and no later call returns. A thread that
-//! still runs while its process ends, and touches a page that is not in memory, stops there instead of reading zeros.
-//! Must never be closed by a process that continues.
+//! Promises: after [`Closable::close`], no call through this store is under way, and no later call returns. A thread
+//! that still runs while its process ends, and touches a page that is not in memory, stops there instead of reading
+//! zeros. It must never be closed by a process that continues.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use trellis_store::wrap::{Call, Wrapper};
 use trellis_store::{Store, StoreError};
 
-/// See the module.
+/// A store that can be closed; see the module.
 pub(crate) struct Closable {
     store: Arc<dyn Store>,
-    /// Held for reading during a call, and for writing after the store is closed.
+    /// Locked for reading during a call, and for writing after the store is closed.
     passage: RwLock<()>,
 }
 

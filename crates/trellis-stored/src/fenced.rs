@@ -1,8 +1,8 @@
 //! A store as used by a process without a cache: every change in its region is guarded by its member record.
 //!
-//! Promises: after a member was replaced, no further change of it takes effect, not even a single store to memory, if the
-//! store changes everything in one call atomically. No additional calls are made. Must never add a guard to a call that
-//! already has one, or guard a region of this process alone.
+//! Promises: after a member was replaced, no further change of it takes effect, not even a single store to memory, if
+//! the store changes everything in one call atomically. No additional calls are made. It must never add a guard to a
+//! call that already has one, or guard a region of this process alone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use trellis_store::{Applied, Atomic, Capabilities, Guard, Key, Kind, Operation, 
 
 use super::synchronisation::member;
 
-/// See the module.
+/// The guarded store of a member; see the module.
 pub(crate) struct Fenced {
     store: Arc<dyn Store>,
     name: String,
@@ -21,9 +21,9 @@ pub(crate) struct Fenced {
 }
 
 impl Fenced {
-    /// The store for `member` of a region, whose name is for messages. A store that checks a guard in a separate round
-    /// trip is returned unchanged: the check would cost as much as the change itself, and would prove nothing about what
-    /// follows it.
+    /// The store for `member` of a region. `name` is the region's name in messages. A store that checks a guard in a
+    /// separate round trip is returned unchanged: the check would cost as much as the change itself, and would prove
+    /// nothing about what follows it.
     pub(crate) fn over(store: Arc<dyn Store>, name: &str, region: u32, member: u64) -> Arc<dyn Store> {
         if store.capabilities().atomic != Atomic::Call {
             return store;

@@ -1,8 +1,8 @@
 //! Heartbeats of a process that has a heap in a shared region, whether or not it holds a lock.
 //!
 //! Promises: one heartbeat every third of the lease, each one call of the store, from a thread of its own. The thread
-//! ends with [`Heartbeats::stop`], or when the process was replaced. Must never report why a heartbeat failed: the next
-//! release does.
+//! ends with [`Heartbeats::stop`], or when the process was replaced. It must never report why a heartbeat failed: the
+//! next release does.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,15 +12,15 @@ use trellis_store::Store;
 
 use super::synchronisation::member;
 
-/// See the module.
+/// The thread that gives heartbeats; see the module.
 pub(crate) struct Heartbeats {
     is_over: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Heartbeats {
-    /// Starts the thread. If the thread cannot be created there are no heartbeats, and other processes may replace this
-    /// one when they need its memory: slow, but not wrong.
+    /// Starts the thread. If it cannot be created, there are no heartbeats, and other processes may replace this one
+    /// when they need its memory, which is slow but not wrong.
     pub(crate) fn start(store: Arc<dyn Store>, region: u32, member: u64, lease: Duration) -> Heartbeats {
         let is_over = Arc::new((Mutex::new(false), Condvar::new()));
         let for_thread = Arc::clone(&is_over);
@@ -38,8 +38,8 @@ impl Heartbeats {
         *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.is_over.1.notify_all();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // If it panicked, there is nothing more to report than the thread has reported itself.
-            // Ends with its heartbeat, which has the deadline of the store.
+            // A panic of the thread was printed when it happened. The thread ends with its heartbeat, which has the
+            // deadline of the store.
             let _ = thread.join();
         }
     }

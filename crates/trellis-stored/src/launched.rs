@@ -1,7 +1,7 @@
 //! Recognises shells, whose heap cannot lie in a store.
 //!
-//! Promises: a shell is recognised by the executable that runs, whatever started it. Must never refuse a shell that a
-//! program with a heap in a store starts: such a child ends before it forks, or opens the store itself.
+//! Promises: a shell is recognised by the executable that runs, whatever started it. It must never refuse a shell that
+//! a program with a heap in a store starts: such a child ends before it forks, or opens the store itself.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -18,8 +18,8 @@ pub fn is_shell(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| SHELLS.contains(&name))
 }
 
-/// Why this process, which `trellis store run` started through another program (`env`, `nice`), cannot have its heap in a
-/// store.
+/// Why this process, which `trellis store run` started through another program (`env`, `nice`), cannot have its heap in
+/// a store.
 pub fn hindrance() -> Option<String> {
     let process = std::env::var(PROCESS).ok()?;
     let program = std::fs::read_link("/proc/self/exe").ok()?;

@@ -1,7 +1,7 @@
 //! Memory that lives in a key-value store.
 //!
-//! A *region* is a name in a store and the pages under it. Processes that open the same region share its bytes. A region
-//! without a name belongs to one process and is removed with it. Pages are values of 4 KiB in every mode:
+//! A *region* is a name in a store and the pages under it. Processes that open the same region share its bytes. A
+//! region without a name belongs to one process and is removed with it. Pages are values of 4 KiB in every mode:
 //!
 //! | module | how the bytes are used |
 //! |---|---|
@@ -10,13 +10,13 @@
 //! | [`lines`] | the same frames behind a check in the program's own instructions |
 //! | [`coherence`] | what a release writes and an acquire reads, so that copies agree |
 //!
-//! [`region`] opens, lists and removes regions; [`settings`] reads the environment; [`memory`] is a process's whole view
-//! of a region, in any of these modes.
+//! [`region`] opens, lists and removes regions; [`settings`] reads the environment; [`memory`] is a process's whole
+//! view of a region, in any of these modes.
 //!
 //! Promises: a release is seen completely or not at all. What was acknowledged survives the process. Two regions never
 //! share a key. If a page cannot be read, the process ends with one message, because a load has no way to return an
-//! error. Must never: read the time of another machine, write a byte that the program did not change, or use more memory
-//! than `cache_bytes_max`.
+//! error. It must never read the time of another machine, write a byte that the program did not change, or use more
+//! memory than `cache_bytes_max`.
 
 pub use trellis_cache::end;
 pub(crate) use trellis_cache::{fault_threads, frames, readahead};

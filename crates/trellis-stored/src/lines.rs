@@ -11,14 +11,14 @@
 //!
 //! - *The state says no, and the frame would allow the access*: the slow path is taken once, and sets the state.
 //! - *The state says yes, and the frame was removed*: the access is a page fault. Eviction and invalidation clear the
-//!   states of a frame before they remove access to it, so this happens only to a thread between check and access, or to
-//!   one whose slow path was overtaken and set a state late.
+//!   states of a frame before they remove access to it, so this happens only to a thread between check and access, or
+//!   to one whose slow path was overtaken and set a state late.
 //! - *The state says yes, and so does the frame*: no call at all.
 //!
 //! Any thread may therefore set and clear states with plain relaxed stores, without a lock.
 //!
 //! Promises: the table is at the address that programs contain in their instructions, uses memory only where lines were
-//! used, and returns it with `Lines::clear` where possible. Must never be the reason why an access is allowed.
+//! used, and returns it with `Lines::clear` where possible. It must never be the reason why an access is allowed.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -93,8 +93,8 @@ impl Lines {
     fn state(&self, line: usize) -> &AtomicU8 {
         assert!(line < LINE_STATES_BYTES, "line {line} is outside of every region");
         let at: *mut u8 = std::ptr::with_exposed_provenance_mut(LINE_STATES + line);
-        // SAFETY: inside the table, which stays mapped as long as this value, and is only used by atomic accesses and by
-        // the loads of compiled programs.
+        // SAFETY: inside the table, which stays mapped as long as this value, and is only used by atomic accesses and
+        // by the loads of compiled programs.
         unsafe { AtomicU8::from_ptr(at) }
     }
 

@@ -1,13 +1,13 @@
 //! Detects members of a region that are gone, and removes what they left half done.
 //!
-//! A member that left says so in its record, and so does one that was replaced by a process that waited for its lock. For
-//! a process of this machine, the operating system tells whether it runs. Any other member that gives no heartbeat for
-//! its lease, by this process's clock, is replaced: every process that has a heap in a region gives one every third of
-//! its lease.
+//! A member that left says so in its record, and so does one that was replaced by a process that waited for its lock.
+//! For a process of this machine, the operating system tells whether it runs. Any other member that gives no heartbeat
+//! for its lease, by this process's clock, is replaced: every process that has a heap in a region gives one every third
+//! of its lease.
 //!
-//! Promises: a process that runs and reaches the store is not declared gone, however long *this* process could not reach
-//! it: a silence counts only if it lasted over two more looks, each half a lease after the previous one. From the moment
-//! at which a member is declared gone, no change of it to the region succeeds. Must never wait.
+//! Promises: a process that runs and reaches the store is not declared gone, however long *this* process could not
+//! reach it: a silence counts only if it lasted over two more looks, each half a lease after the previous one. From the
+//! moment at which a member is declared gone, no change of it to the region succeeds. It must never wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +20,9 @@ use super::coherence::keys;
 use super::end;
 use super::synchronisation::member::{self, MemberRecord};
 
-/// How many chunks are listed and removed at once.
+/// The maximum number of chunks that are listed and removed at once.
 const CHUNKS_AT_ONCE: usize = 512;
-/// How many looks after the first must find no new heartbeat.
+/// The number of looks after the first that must find no new heartbeat.
 const SILENT_LOOKS: u32 = 2;
 
 /// What this process has observed of the other members' silence.
@@ -36,7 +36,7 @@ pub(crate) struct Liveness {
 #[derive(Default)]
 struct Watch {
     seen: HashMap<u64, Seen>,
-    /// An earlier look would reveal nothing new.
+    /// When the next look is due: an earlier one would reveal nothing new.
     look_at: Option<Instant>,
 }
 
@@ -59,8 +59,8 @@ impl Liveness {
         self.watch().look_at.is_none_or(|at| now >= at)
     }
 
-    /// The members among these that are gone; they can change nothing any more when this returns. One call, and two more
-    /// for each member that is found to have ended.
+    /// The members among these that are gone; they can change nothing any more when this returns. This takes one call,
+    /// and two more for each member that is found to have ended.
     pub(crate) fn gone(&self, members: &[u64], now: Instant) -> Result<Vec<u64>, StoreError> {
         let others: Vec<u64> = members.iter().copied().filter(|member| *member != self.me).collect();
         let mut gone = Vec::new();
@@ -105,7 +105,8 @@ impl Liveness {
         Ok(matches!(self.store.apply(&steps, Some(&member::guard(self.region, self.me)))?, Applied::Done(_)))
     }
 
-    /// The members that have a record, or chunks of releases in the store. Two calls, more if there are hundreds.
+    /// The members that have a record, or chunks of releases in the store. This takes two calls, and more if there are
+    /// hundreds.
     pub(crate) fn members(&self) -> Result<Vec<u64>, StoreError> {
         let mut members = BTreeSet::new();
         let mut from = 1;
@@ -127,7 +128,7 @@ impl Liveness {
     /// Removes the chunks of a member that is gone, except those that are committed: the process that finishes that
     /// release removes them. Returns how many were removed.
     pub(crate) fn remove_chunks(&self, member: u64) -> Result<u64, StoreError> {
-        // The member is gone, so what it has not committed by now it never will.
+        // The member is gone, so it will never commit what it has not committed by now.
         let pending = self.store.get_many(&[keys::pending(self.region)])?.pop().flatten();
         let committed: BTreeSet<u64> = match pending.as_deref().map(Pending::decode) {
             None => BTreeSet::new(),

@@ -1,9 +1,9 @@
 //! A process's view of a region: the parts of this crate, combined for one mode.
 //!
-//! Promises: whatever a mode needs is created at the start, or the mode is refused with a message. A release includes the
-//! heap's changes for other processes. A region without a name is removed at [`Memory::close`]; one with a name is
-//! released and left. What departed members left in the region is reused or removed ([`Memory::recover`]). Must never be
-//! used by a forked child: connections and pages belong to the parent.
+//! Promises: everything that a mode needs is created at the start, or the mode is refused with a message. A release
+//! includes the heap's changes for other processes. A region without a name is removed at [`Memory::close`]; one with a
+//! name is released and left. What departed members left in the region is reused or removed ([`Memory::recover`]). It
+//! must never be used by a forked child: connections and pages belong to the parent.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub enum Mode {
     Pages,
 }
 
-/// See the module.
+/// A process's view of a region; see the module.
 pub struct Memory {
     opened: Opened,
     /// The region for this process's own memory, in full mode.
@@ -65,13 +65,13 @@ pub struct Memory {
     is_closed: AtomicBool,
 }
 
-/// What a process has done so far.
+/// The counts of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Calls of the store, by kind.
     pub calls: Counts,
-    /// What happened to pages; zero in modes without a cache.
+    /// Counts of pages; zero in modes without a cache.
     pub pages: PageStatistics,
 }
 
@@ -80,12 +80,12 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// Those of the store and of the region, and what this machine lacks for the mode.
+    /// The errors of the store and of the region, and what this machine lacks for the mode.
     pub fn open(settings: &Settings, mode: Mode) -> Result<Arc<Memory>, StoredError> {
         Memory::open_in(stores::open(settings)?, settings, mode)
     }
 
-    /// Like [`Memory::open`], in a store that is already open.
+    /// Opens a region like [`Memory::open`], in a store that is already open.
     ///
     /// # Errors
     ///
@@ -192,12 +192,12 @@ impl Memory {
     }
 
     /// Reuses or removes what departed members left in the region: their parts of the heap, and those of their releases
-    /// that were never committed. At most five calls for a region that is not new and none for a new one; more if a
-    /// member is gone.
+    /// that were never committed. This takes at most five calls for a region that is not new and none for a new one,
+    /// and more if a member is gone.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn recover(&self) -> Result<(), StoredError> {
         if self.opened.header.is_private || self.opened.is_new {
             return Ok(());
@@ -213,7 +213,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What this process has done so far.
+    /// The counts so far.
     pub fn statistics(&self) -> Statistics {
         let pages = self.paging.as_ref().map(|paging| paging.statistics()).unwrap_or_default();
         Statistics { calls: self.counted.counts(), pages }
@@ -230,18 +230,19 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn close(&self) -> Result<(), StoredError> {
         self.end(false)
     }
 
-    /// Like [`Memory::close`], for the last moment of a process that ends. Threads that still run, and touch pages of a
-    /// region without a name that are not in memory, stop there for good: these pages no longer exist in the store, and
-    /// they are not zero. True if that may have happened to a thread; then the process must do nothing more but end.
+    /// Ends the use like [`Memory::close`], in the last moment of a process that ends. Threads that still run, and
+    /// touch pages of a region without a name that are not in memory, stop there for good: these pages no longer exist
+    /// in the store, and they are not zero. Returns whether that may have happened to a thread; the process must then
+    /// do nothing but end.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn close_at_exit(&self) -> Result<bool, StoredError> {
         let stops = self.opened.header.is_private && self.paging.is_some() && !self.is_closed.load(Ordering::SeqCst);
         self.end(true).map(|()| stops && self.is_here())
@@ -305,7 +306,7 @@ impl Memory {
         })
     }
 
-    /// How many of the heap's changes are included in the call of a release.
+    /// The number of the heap's changes that the call of a release includes.
     fn heap_changes_at_once(&self, changes: &[Operation]) -> usize {
         let can = self.opened.store.capabilities();
         let mut left = HEAP_BYTES_MAX.min(can.call_bytes_max / 4);

@@ -1,7 +1,7 @@
 //! The records of a region itself: its header, its entry in the directory, its root objects.
 //!
-//! Promises: little-endian numbers at fixed offsets, preceded by a version; records of another version are rejected. Must
-//! never change the meaning of an offset: a new meaning gets a new version.
+//! Promises: little-endian numbers at fixed offsets, preceded by a version; records of another version are rejected. It
+//! must never change the meaning of an offset: a new meaning gets a new version.
 
 const MAGIC: [u8; 4] = *b"TRLS";
 const VERSION: u8 = 1;
@@ -9,11 +9,11 @@ const VERSION: u8 = 1;
 /// The description of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The size of a page.
+    /// The size of a page in bytes.
     pub page_bytes: u32,
     /// Its first address.
     pub base: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Whether it belongs to one process alone.
     pub is_private: bool,
@@ -26,7 +26,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As bytes.
+    /// Encodes it as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, u8::from(self.is_private), 0, 0]);

@@ -1,8 +1,8 @@
 //! Memory of this process at memory servers, as an allocator.
 //!
 //! Promises: blocks never overlap and never move. Their content is kept, however little of it is in local memory at a
-//! time. Dropping the value releases everything, here and at the servers. Must never exist beside a [`RemoteMemory`],
-//! which uses the same addresses, and must never be used by a forked child.
+//! time. Dropping the value releases everything, here and at the servers. It must never exist beside a
+//! [`RemoteMemory`], which uses the same addresses, and must never be used by a forked child.
 
 #![allow(unsafe_code)]
 
@@ -17,8 +17,8 @@ use super::heap::{self, ALIGN_BYTES_MIN, Heap, Kind};
 use super::memory::{HeapMemory, Statistics};
 use super::remote_memory::RemoteMemory;
 
-/// An allocator whose blocks lie at memory servers: for `Vec` and `Box` of [`allocator_api2`], and for whatever else takes
-/// its [`Allocator`], as the maps of `hashbrown` do.
+/// An allocator whose blocks lie at memory servers: for `Vec` and `Box` of [`allocator_api2`], and for all else that
+/// takes its [`Allocator`], such as the maps of `hashbrown`.
 ///
 /// ```no_run
 /// use trellis_stored::RemoteHeap;
@@ -34,17 +34,17 @@ use super::remote_memory::RemoteMemory;
 /// # Ok::<(), trellis_stored::StoredError>(())
 /// ```
 ///
-/// Any thread may use it. Whoever touches a page that is not here waits for it; a page that cannot be had, because its
-/// server is gone, ends the process with one sentence and status 70.
+/// Any thread may use it. A thread that touches a page that is not here waits for it. If the page cannot be fetched
+/// because its server is gone, the process ends with one sentence and status 70.
 pub struct RemoteHeap {
     heap: Heap,
     memory: RemoteMemory,
 }
 
 impl RemoteHeap {
-    /// An allocator of up to `bytes` bytes in a store: `memory-server:PREFIX` or any other ([`super::stores`]). The bytes
-    /// cost nothing until they are used. At most `cache_bytes_max` bytes of them are in local memory at a time, as for
-    /// [`RemoteMemory::map`].
+    /// Makes an allocator of up to `bytes` bytes in a store: `memory-server:PREFIX` or any other ([`super::stores`]).
+    /// The bytes cost nothing until they are used. At most `cache_bytes_max` bytes of them are in local memory at a
+    /// time, as for [`RemoteMemory::map`].
     ///
     /// # Errors
     ///
@@ -56,12 +56,12 @@ impl RemoteHeap {
         Ok(RemoteHeap { heap: heap.map_err(|error| StoredError::Argument(error.to_string()))?, memory })
     }
 
-    /// How much of the heap is in use.
+    /// The use of the heap.
     pub fn usage(&self) -> heap::Statistics {
         self.heap.statistics()
     }
 
-    /// Faults, pages fetched and evicted, and the calls that this took.
+    /// Counts of faults, of pages fetched and evicted, and of calls.
     pub fn statistics(&self) -> Statistics {
         self.memory.statistics()
     }
@@ -70,7 +70,7 @@ impl RemoteHeap {
     ///
     /// # Errors
     ///
-    /// A server that does not answer: what it holds remains there.
+    /// A server that does not answer; what it holds remains there.
     pub fn close(self) -> Result<(), StoredError> {
         let RemoteHeap { heap, memory } = self;
         drop(heap);
@@ -87,14 +87,15 @@ impl RemoteHeap {
     ///
     /// # Safety
     ///
-    /// As of [`Allocator::grow`], whichever of the two is larger.
+    /// The conditions of [`Allocator::grow`], or of [`Allocator::shrink`] if the new layout is smaller.
     unsafe fn resized(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
         // The heap gives every block this alignment when it resizes it.
         if old.size() > 0 && new.size() > 0 && new.align() as u64 <= ALIGN_BYTES_MIN {
             return RemoteHeap::block(self.heap.realloc(block.as_ptr() as u64, new.size() as u64), new);
         }
         let larger = self.allocate(new)?;
-        // SAFETY: both have so many bytes, the caller's promise and the line above; what was just handed out overlaps nothing.
+        // SAFETY: both have so many bytes, by the caller's promise and the line above, and the new block overlaps
+        // nothing.
         unsafe {
             let bytes = old.size().min(new.size());
             std::ptr::copy_nonoverlapping(block.as_ptr(), larger.cast::<u8>().as_ptr(), bytes);
@@ -104,8 +105,8 @@ impl RemoteHeap {
     }
 }
 
-// SAFETY: the heap's blocks do not overlap, and remain at fixed addresses until they are freed or the heap is dropped, so
-// a heap that moves leaves them in place. A block of no bytes is never passed to the heap.
+// SAFETY: the heap's blocks do not overlap, and remain at fixed addresses until they are freed or the heap is dropped,
+// so a heap that moves leaves them in place. A block of no bytes is never passed to the heap.
 unsafe impl Allocator for RemoteHeap {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         match layout.size() {

@@ -1,8 +1,8 @@
 //! Memory of this process at memory servers, as one slice.
 //!
-//! Promises: the slice is zero at first. Its content is kept, however little of it is in local memory at a time. Dropping
-//! the value releases everything, here and at the servers. Must never exist twice at the same time in a process, and must
-//! never be used by a forked child.
+//! Promises: the slice is zero at first. Its content is kept, however little of it is in local memory at a time.
+//! Dropping the value releases everything, here and at the servers. It must never exist twice at the same time in a
+//! process, and must never be used by a forked child.
 
 #![allow(unsafe_code)]
 
@@ -45,20 +45,20 @@ plain!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 /// # Ok::<(), trellis_stored::StoredError>(())
 /// ```
 ///
-/// Whoever touches a page that is not here waits for it; a page that cannot be had, because its server is gone, ends the
-/// process with one sentence and status 70.
+/// A thread that touches a page that is not here waits for it. If the page cannot be fetched because its server is
+/// gone, the process ends with one sentence and status 70.
 pub struct RemoteMemory {
     memory: Arc<Memory>,
     bytes: usize,
 }
 
 impl RemoteMemory {
-    /// Maps `bytes` bytes of a store: `memory-server:PREFIX` or any other ([`super::stores`]). At most `cache_bytes_max`
-    /// bytes are in local memory at a time, including the bookkeeping of changes; at least 1 MiB.
+    /// Maps `bytes` bytes of a store: `memory-server:PREFIX` or any other ([`super::stores`]). At most
+    /// `cache_bytes_max` bytes are in local memory at a time, including the bookkeeping of changes; at least 1 MiB.
     ///
     /// # Errors
     ///
-    /// As [`Memory::open`]; a size outside 1 byte to 1 TiB.
+    /// As [`Memory::open`], and for a size outside 1 byte to 1 TiB.
     pub fn map(store: &str, bytes: usize, cache_bytes_max: usize) -> Result<RemoteMemory, StoredError> {
         if !(1..=REGION_SPAN).contains(&bytes) {
             return Err(StoredError::Argument(format!(
@@ -86,18 +86,18 @@ impl RemoteMemory {
 
     /// The memory as a slice of as many whole numbers of this type as fit.
     pub fn slice<T: Plain>(&self) -> &[T] {
-        // SAFETY: the region is mapped for as long as `self` lives, begins at a page, and has this many bytes; any bytes
-        // are a `T`; a writer borrows `self` exclusively.
+        // SAFETY: the region is mapped for as long as `self` lives, begins at a page, and has this many bytes; any
+        // bytes are a `T`; a writer borrows `self` exclusively.
         unsafe { std::slice::from_raw_parts(first(), self.bytes / size_of::<T>()) }
     }
 
-    /// Like [`RemoteMemory::slice`], for writing.
+    /// The same slice as of [`RemoteMemory::slice`], for writing.
     pub fn slice_mut<T: Plain>(&mut self) -> &mut [T] {
         // SAFETY: as in `slice`; and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(first(), self.bytes / size_of::<T>()) }
     }
 
-    /// Faults, pages fetched and evicted, and the calls that this took.
+    /// Counts of faults, of pages fetched and evicted, and of calls.
     pub fn statistics(&self) -> Statistics {
         self.memory.statistics()
     }
@@ -106,7 +106,7 @@ impl RemoteMemory {
     ///
     /// # Errors
     ///
-    /// A server that does not answer: what it holds remains there.
+    /// A server that does not answer; what it holds remains there.
     pub fn close(self) -> Result<(), StoredError> {
         self.memory.close()
     }

@@ -1,7 +1,7 @@
 //! Reads from the environment which store, which region and how much memory to use.
 //!
 //! Promises: an invalid variable is refused with a message that gives its name, its value and the accepted form. A
-//! variable that is not set has the default that is defined here. Must never open anything.
+//! variable that is not set has the default that is defined here. It must never open anything.
 
 use std::time::Duration;
 
@@ -51,9 +51,9 @@ pub struct Settings {
     pub cache_bytes_max: usize,
     /// A delay that is added to every call.
     pub delay: Duration,
-    /// See [`super::coherence::log::Identity`].
+    /// The lease of this process; see [`super::coherence::log::Identity`].
     pub lease: Duration,
-    /// See [`super::synchronisation::Options::wait_max`].
+    /// The limit of waits; see [`super::synchronisation::Options::wait_max`].
     pub wait_max: Duration,
     /// Whether the counts of calls are printed at the end.
     pub statistics: bool,

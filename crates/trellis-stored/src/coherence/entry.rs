@@ -1,7 +1,7 @@
 //! The encoded forms of changes: patches of pages, entries of the log, chunks, and the pending release.
 //!
 //! Promises: decoding returns what was encoded. Invalid bytes are refused with a phrase and never trusted, and a length
-//! in them causes no allocation beyond the bytes themselves. Must never touch a store.
+//! in them causes no allocation beyond the bytes themselves. It must never touch a store.
 //!
 //! Numbers are LEB128. A patch list is `count, (page, runs, (offset, length, bytes)..)..`.
 
@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use crate::layout::PAGE_BYTES;
 
-/// An entry includes the changed bytes if there are no more than this.
+/// The maximum number of changed bytes that an entry includes.
 pub const INLINE_BYTES_MAX: usize = 1024;
-/// An entry that would name more page ranges than this says that everything may have changed.
+/// The maximum number of page ranges that an entry names. One with more says that everything may have changed.
 pub const NAMED_RUNS_MAX: usize = 1024;
 /// The first byte of everything that is encoded here.
 const VERSION: u8 = 1;
@@ -76,8 +76,8 @@ pub fn notice_of(patches: &[Arc<Patch>], named: &[u64]) -> Notice {
     if runs.len() > NAMED_RUNS_MAX { Notice::Everything } else { Notice::Named(runs) }
 }
 
-/// The bytes of `page` that differ from `twin`. Ranges at most `join` bytes apart become one; this is correct only if no
-/// other process can have changed the bytes in between.
+/// The bytes of `page` that differ from `twin`. Ranges at most `join` bytes apart become one; this is correct only if
+/// no other process can have changed the bytes in between.
 pub fn difference(number: u64, page: &[u8], twin: &[u8], join: usize) -> Option<Patch> {
     debug_assert!(page.len() == PAGE_BYTES && twin.len() == PAGE_BYTES);
     let mut runs: Vec<(u16, Vec<u8>)> = Vec::new();
@@ -113,8 +113,8 @@ pub fn difference(number: u64, page: &[u8], twin: &[u8], join: usize) -> Option<
 /// The number of bytes that are compared at a time.
 const BLOCK: usize = 64;
 
-/// A mask of the bytes that differ in two blocks; bit 0 is the first byte. Compares word by word, because whole new pages
-/// are compared while other threads wait for pages.
+/// A mask of the bytes that differ in two blocks; bit 0 is the first byte. Compares word by word, because whole new
+/// pages are compared while other threads wait for pages.
 fn changed_bytes(new: &[u8], old: &[u8]) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -129,7 +129,7 @@ fn changed_bytes(new: &[u8], old: &[u8]) -> u64 {
 }
 
 impl LogEntry {
-    /// As bytes.
+    /// Encodes it as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         let form = match &self.notice {
@@ -182,7 +182,7 @@ impl LogEntry {
 }
 
 impl Pending {
-    /// As bytes.
+    /// Encodes it as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put(&mut out, self.member);

@@ -23,9 +23,9 @@ struct Mortal {
     inner: Arc<dyn Store>,
     can: Capabilities,
     calls: AtomicUsize,
-    /// The call at which the client ends; the second says whether that call is still carried out.
+    /// The call at which the client ends, and whether that call is still carried out.
     end: (usize, bool),
-    /// Whether it lives again.
+    /// Whether the client lives again.
     is_back: AtomicBool,
 }
 

@@ -1,6 +1,6 @@
 //! The paper's malloc without free (§4.2): the end of the heap is a number that grows by an atomic addition.
 //!
-//! Promises: allocating takes no lock of its own, and blocks never overlap. Must never reuse memory that was freed.
+//! Promises: allocating takes no lock of its own, and blocks never overlap. It must never reuse memory that was freed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use trellis_store::{Applied, Key, Kind, Operation, Outcome, Store, StoreError};
 use super::directory::BUMP;
 use super::{ALIGN_BYTES_MIN, Allocator, Block, HeapError, Held, Memory, PAGE_BYTES, Refusal, Statistics};
 
-/// Where the number is kept.
+/// The place of the number.
 enum End {
     Here(AtomicU64),
-    /// In the store, as in the paper: each allocation is one call. It counts from the heap's first byte.
+    /// It is in the store, as in the paper: each allocation is one call. It counts from the heap's first byte.
     There {
         store: Arc<dyn Store>,
         key: Key,
@@ -41,7 +41,7 @@ impl Bump {
         Bump { range, end, blocks: AtomicU64::new(0), used: AtomicU64::new(0), memory }
     }
 
-    /// The first of this many bytes, which belong to the caller from now on.
+    /// Allocates `bytes` bytes. Returns the address of the first.
     fn add(&self, bytes: u64) -> Result<Option<u64>, Refusal> {
         match &self.end {
             End::Here(end) => {
@@ -78,8 +78,8 @@ impl Allocator for Bump {
         let address = first.next_multiple_of(align);
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.used.fetch_add(all, Ordering::Relaxed);
-        // The page in which the previous block ended was reported as fresh at that time. A page that two processes share
-        // is fresh for neither, because the other may have written to it already.
+        // The page in which the previous block ended was reported as fresh at that time. A page that two processes
+        // share is fresh for neither, because the other may have written to it already.
         let page_after = |byte: u64| byte.next_multiple_of(PAGE_BYTES).min(self.range.end);
         let pages = page_after(first)..page_after(first + all);
         if matches!(self.end, End::Here(_)) && !pages.is_empty() {

@@ -1,5 +1,5 @@
-//! The content of a segment, as described for processes that do not own it: which pages are divided into blocks of which
-//! size, and which blocks the program had at the owner's last release.
+//! The content of a segment, as described for processes that do not own it: which pages are divided into blocks of
+//! which size, and which blocks the program had at the owner's last release.
 //!
 //! Promises: bytes that are not a description are refused; a description names no span that begins beyond its segment.
 
@@ -12,7 +12,7 @@ use super::span::BLOCKS_MAX;
 const WORDS_MAX: usize = BLOCKS_MAX as usize / 64;
 /// The class of one large block.
 pub(super) const WHOLE: u8 = 255;
-/// The class of pages of which nothing is known.
+/// The class of pages whose content is not known.
 pub(super) const UNKNOWN: u8 = 254;
 
 /// A span that begins in the segment.
@@ -73,7 +73,7 @@ impl Described {
     }
 }
 
-/// The description that `owner` gives of a segment.
+/// Encodes the description that `owner` gives of a segment.
 pub(super) fn encode(owner: u64, spans: &[Described]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + spans.len() * 10);
     bytes.extend(owner.to_le_bytes());
@@ -86,7 +86,7 @@ pub(super) fn encode(owner: u64, spans: &[Described]) -> Vec<u8> {
     bytes
 }
 
-/// The owner, and its description.
+/// Decodes the owner and its description.
 pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Vec<Described>)> {
     let (owner, mut bytes) = bytes.split_at_checked(8)?;
     let owner = u64::from_le_bytes(owner.try_into().expect("eight bytes"));

@@ -1,5 +1,5 @@
-//! The directory of a shared heap: which process owns which part. It is one value in the store, changed by
-//! compare-and-swap.
+//! The directory of a shared heap: which process owns which part. It is one value in the store, which compare-and-swap
+//! changes.
 //!
 //! The heap is divided into segments of [`SEGMENT_PAGES`]. A process takes several at once, and allocates blocks from
 //! them without a call. Promises: no segment belongs to two processes. A change is one call of the store unless another
@@ -13,9 +13,9 @@ use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcom
 use super::{HeapError, Held, lock};
 use crate::synchronisation::member;
 
-/// Pages of a segment: 1 MiB.
+/// The number of pages of a segment: 1 MiB.
 pub(super) const SEGMENT_PAGES: u32 = 256;
-/// How often a change is attempted while other processes change the directory, too.
+/// The maximum number of attempts of a change while other processes change the directory, too.
 pub(super) const ATTEMPTS_MAX: u32 = 10_000;
 /// The first byte of the value.
 const VERSION: u8 = 1;
@@ -182,7 +182,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// For one member; after the member is replaced, it changes nothing any more.
+    /// Makes the directory for one member. After the member is replaced, it changes nothing any more.
     pub(super) fn new(store: Arc<dyn Store>, region: u32, member: u64, segments: u32) -> Directory {
         Directory { store, region, member, segments, seen: Mutex::new(None) }
     }
@@ -196,7 +196,7 @@ impl Directory {
         self.read(lock(&self.seen).as_deref())
     }
 
-    /// The current directory: one call.
+    /// Reads the current directory, with one call.
     pub(super) fn look(&self) -> Result<Record, HeapError> {
         let found = self.store.get_many(&[self.key()])?.into_iter().next().flatten();
         let record = self.read(found.as_deref());

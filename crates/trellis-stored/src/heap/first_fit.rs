@@ -1,10 +1,10 @@
 //! The paper's heap (§4.2): blocks in the order of their addresses, the first free one that suffices, one lock.
 //!
 //! As in the paper: a free block is split if at least [`SPLIT_BYTES_MIN`] remain, a freed block is merged with both
-//! neighbours, the heap's end moves down when the last block is free, and a hash table finds a block by its address. Two
-//! things differ: alignment is that of C (16, not 4), and the first block that fits is found without a walk over all
-//! blocks, because free blocks are indexed by size and address, which gives the same result. Blocks are adjacent, so that
-//! each begins where the previous one ends.
+//! neighbours, the heap's end moves down when the last block is free, and a hash table finds a block by its address.
+//! Two things differ: alignment is that of C (16, not 4), and the first block that fits is found without a walk over
+//! all blocks, because free blocks are indexed by size and address, which gives the same result. Blocks are adjacent,
+//! so that each begins where the previous one ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::{ALIGN_BYTES_MIN, Allocator, Block, Held, Memory, PAGE_BYTES, Refusal
 
 /// The minimum size of a free block.
 const SPLIT_BYTES_MIN: u64 = 32;
-/// Memory above the end is released when there is this much of it; less is likely to be reused soon.
+/// The minimum number of bytes above the end that are released. Less is likely to be reused soon.
 const RELEASE_BYTES_MIN: u64 = 1 << 20;
 
 pub(super) struct FirstFit {
@@ -34,12 +34,12 @@ struct Entry {
 
 struct List {
     blocks: HashMap<u64, Entry>,
-    /// Free blocks: size by address, for each power of two of the size.
+    /// The sizes of free blocks by address, for each power of two of the size.
     free: [BTreeMap<u64, u64>; 64],
     last: Option<u64>,
     /// The paper's break: one past the last block.
     end: u64,
-    /// Everything from here on reads as zero.
+    /// The address from which on everything reads as zero.
     zero_from: u64,
     /// One past the last page that was allocated and not released since.
     warm_end: u64,
@@ -272,7 +272,7 @@ impl Allocator for FirstFit {
     }
 }
 
-/// Which power of two a size reaches.
+/// The largest power of two that a size reaches.
 fn bin(bytes: u64) -> usize {
     bytes.ilog2() as usize
 }

@@ -3,17 +3,17 @@
 //! # Contract
 //!
 //! A [`Heap`] allocates blocks from `[base, base + bytes)`. Its bookkeeping is kept outside these bytes, in memory of
-//! this process (and, for a heap that several processes share, in control keys of the store), so that neither allocating
-//! nor freeing touches the region. The few operations on the bytes themselves go through [`Memory`].
+//! this process (and, for a heap that several processes share, in control keys of the store), so that neither
+//! allocating nor freeing touches the region. The few operations on the bytes themselves go through [`Memory`].
 //!
-//! Promises: blocks never overlap. Every block is aligned to 16 bytes, or as requested. An address that is not that of a
-//! live block is refused with one message, and nothing changes. Free neighbours are merged. Unused pages are released.
-//! The heap sometimes calls [`Memory`] while it holds locks that allocation needs, so a [`Memory`] must never allocate
-//! from the heap that called it, nor wait for a thread that does. The heap must never touch memory of the region except
-//! through [`Memory`].
+//! Promises: blocks never overlap. Every block is aligned to 16 bytes, or as requested. An address that is not that of
+//! a live block is refused with one message, and nothing changes. Free neighbours are merged. Unused pages are
+//! released. The heap sometimes calls [`Memory`] while it holds locks that allocation needs, so a [`Memory`] must never
+//! allocate from the heap that called it, nor wait for a thread that does. The heap must never touch memory of the
+//! region except through [`Memory`].
 //!
-//! There are three kinds, one file each: `first_fit` and `bump` are those of the paper (chapter 4), and `scalable` is the
-//! default.
+//! There are three kinds, one file each: `first_fit` and `bump` are those of the paper (chapter 4), and `scalable` is
+//! the default.
 
 mod bump;
 mod description;
@@ -58,11 +58,11 @@ const BLOCK_BYTES_MAX: u64 = i64::MAX as u64;
 ///
 /// The ranges of [`Memory::released`] and [`Memory::fresh`] are whole pages.
 pub trait Memory: Send + Sync {
-    /// Reports that the content of these pages is no longer needed. True if they read as zero from now on.
+    /// Reports that the content of these pages is no longer needed. Returns whether they read as zero from now on.
     fn released(&self, pages: Range<u64>) -> bool;
 
-    /// Reports that these pages are being allocated and are zero everywhere, so they need not be fetched. Pages that are
-    /// already in memory stay unchanged, because another thread may have begun to use them.
+    /// Reports that these pages are being allocated and are zero everywhere, so they need not be fetched. Pages that
+    /// are already in memory stay unchanged, because another thread may have begun to use them.
     fn fresh(&self, pages: Range<u64>);
 
     /// Sets every byte of a range to zero.
@@ -84,22 +84,22 @@ pub trait Memory: Send + Sync {
         false
     }
 
-    /// Makes everything that this process wrote visible to every process; called before memory is passed to another
-    /// process.
+    /// Makes everything that this process wrote visible to every process. The heap calls it before it passes memory to
+    /// another process.
     ///
     /// # Errors
     ///
-    /// The store's; then the memory is not passed on.
+    /// The errors of the store; the memory is then not passed on.
     fn publish(&self) -> Result<(), HeapError> {
         Ok(())
     }
 
-    /// Makes everything that other processes published visible here; called after memory was received from another
-    /// process.
+    /// Makes everything that other processes published visible here. The heap calls it after it received memory from
+    /// another process.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     fn refresh(&self) -> Result<(), HeapError> {
         Ok(())
     }
@@ -120,7 +120,7 @@ pub trait Memory: Send + Sync {
 /// The allocation algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Pools of size classes for each thread, whole pages for large blocks.
+    /// Pools of size classes for each thread, and whole pages for large blocks.
     #[default]
     Scalable,
     /// The paper's free list under one lock.
@@ -130,7 +130,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in settings.
+    /// The kind's name in settings.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Scalable => "scalable",
@@ -195,7 +195,7 @@ pub enum HeapError {
     },
 }
 
-/// How much of a heap is in use. Bytes are those of whole blocks.
+/// The use of a heap. Bytes count whole blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -223,7 +223,7 @@ struct Block {
 /// Why an allocator refused a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It does not have this many contiguous pages starting at a multiple of the second number.
+    /// It does not have this many contiguous pages that begin at a multiple of the second number.
     NoRoom { pages: u64, align_pages: u64 },
     /// It has no blocks in that range.
     Foreign,
@@ -252,7 +252,7 @@ trait Allocator: Send + Sync {
 
     fn free(&self, address: u64) -> Result<(), Refusal>;
 
-    /// Resizes the block that begins there without moving it; false if that is not possible.
+    /// Resizes the block that begins at `address` without moving it; false if that is not possible.
     fn resize(&self, address: u64, bytes: u64) -> Result<bool, Refusal>;
 
     fn usable_bytes(&self, address: u64) -> Result<u64, Refusal>;
@@ -291,7 +291,7 @@ trait Allocator: Send + Sync {
     fn hold(&self) -> Held<'_>;
 }
 
-/// While this is held, no other thread allocates or frees: for the moment of a fork.
+/// While this exists, no other thread allocates or frees. It is for the moment of a fork.
 #[must_use = "the heap goes on as soon as this is dropped"]
 pub struct Held<'a>(#[allow(dead_code, reason = "it is kept for its end")] Vec<Box<dyn Guard + 'a>>);
 
@@ -327,8 +327,8 @@ impl fmt::Debug for Heap {
 }
 
 impl Heap {
-    /// A heap over addresses that nothing else allocates and that all read as zero. A partial page at either end stays
-    /// unused.
+    /// Makes a heap over addresses that nothing else allocates and that all read as zero. A partial page at either end
+    /// stays unused.
     ///
     /// # Errors
     ///
@@ -344,9 +344,10 @@ impl Heap {
         Ok(Heap { range, kind, allocator, memory })
     }
 
-    /// A heap that several processes share; each has one of these for the same range, and control keys of the region
-    /// record which process owns what. A process takes memory from the shared range in bulk, so that few allocations call
-    /// the store. Any process may free a block; it reports freed blocks to their owners, many at a time.
+    /// Makes a heap that several processes share. Each has one of these for the same range, and control keys of the
+    /// region record which process owns what. A process takes memory from the shared range in bulk, so that few
+    /// allocations call the store. Any process may free a block; it reports freed blocks to their owners, many at a
+    /// time.
     ///
     /// The code that writes memory back must cooperate: the result of [`Heap::changes`] must be included in every
     /// release, so that another process that learns of a pointer can also reallocate and free it.
@@ -370,19 +371,19 @@ impl Heap {
         Ok(Heap { range, kind, allocator, memory })
     }
 
-    /// The changes that must be in the store before another process can use pointers of this one; empty for a heap of one
-    /// process. The caller applies all of them, with its release or separately.
+    /// The changes that must be in the store before another process can use pointers of this one; empty for a heap of
+    /// one process. The caller applies all of them, with its release or separately.
     pub fn changes(&self) -> Vec<Operation> {
         self.allocator.changes()
     }
 
     /// Reports the blocks of other processes that were freed here, takes back those of this process that others freed,
-    /// and returns memory that is not needed. A process that leaves calls it at its end, with `leaves`; then blocks that
-    /// are still in use can be freed by the process that takes over (see [`Heap::take_over`]).
+    /// and returns memory that is not needed. A process that leaves calls it at its end, with `leaves`. The process
+    /// that takes over (see [`Heap::take_over`]) can then free blocks that are still in use.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn settle(&self, leaves: bool) -> Result<(), HeapError> {
         self.allocator.settle(leaves).map_err(|refusal| self.explain(refusal, 0))
     }
@@ -391,35 +392,35 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn owners(&self) -> Result<Vec<u64>, HeapError> {
         self.allocator.owners().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// Makes this process the owner of everything that a member owned. The member must have left or be known to be dead,
-    /// so that it can change nothing any more. Blocks of a dead member that were never freed remain allocated.
+    /// Makes this process the owner of everything that a member owned. The member must have left or be known to be
+    /// dead, so that it can change nothing any more. Blocks of a dead member that were never freed remain allocated.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn take_over(&self, member: u64) -> Result<(), HeapError> {
         self.allocator.take_over(member).map_err(|refusal| self.explain(refusal, 0))
     }
 
     /// Makes this process the owner of everything that departed or dead members owned, so that it is reused: at the
     /// start, and automatically before a shared heap grows. Blocks that such a member had at its last release remain
-    /// allocated. One call, or two if other members own a part of the heap.
+    /// allocated. This takes one call, or two if other members own a part of the heap.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn take_over_dead(&self) -> Result<(), HeapError> {
         self.allocator.take_over_dead().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// For changes from [`Heap::changes`] that cannot be part of their release: what to apply before the release; the
-    /// changes themselves are applied after it. A process that takes over from one that dies in between then finds
-    /// nothing that it may use.
+    /// For changes from [`Heap::changes`] that cannot be part of their release: returns what the caller must apply
+    /// before the release. It applies the changes themselves after the release. A process that takes over from one that
+    /// dies in between then finds nothing that it may use.
     pub fn withheld(&self, changes: &[Operation]) -> Vec<Operation> {
         self.allocator.withheld(changes)
     }
@@ -444,16 +445,16 @@ impl Heap {
         self.range.contains(&address)
     }
 
-    /// A block of this many bytes with undefined content. A block of zero bytes has an address of its own.
+    /// Allocates a block of this many bytes with undefined content. A block of zero bytes has an address of its own.
     ///
     /// # Errors
     ///
-    /// [`HeapError::NoRoom`]; for a shared heap, also those of the store.
+    /// [`HeapError::NoRoom`]; for a shared heap, also the errors of the store.
     pub fn malloc(&self, bytes: u64) -> Result<u64, HeapError> {
         self.block(bytes, ALIGN_BYTES_MIN).map(|block| block.address)
     }
 
-    /// Like [`Heap::malloc`], aligned to a power of two.
+    /// Allocates like [`Heap::malloc`], aligned to a power of two.
     ///
     /// # Errors
     ///
@@ -467,7 +468,7 @@ impl Heap {
         self.block(bytes, align.max(ALIGN_BYTES_MIN)).map(|block| block.address)
     }
 
-    /// A block of zeros for `count` objects of this many bytes.
+    /// Allocates a block of zeros for `count` objects of this many bytes.
     ///
     /// # Errors
     ///
@@ -481,8 +482,8 @@ impl Heap {
         Ok(block.address)
     }
 
-    /// A block of `bytes` with the content of the block that begins at `address`, as far as it fits. It may be the same
-    /// block; otherwise the old one was freed.
+    /// Returns a block of `bytes` with the content of the block that begins at `address`, as far as it fits. It may be
+    /// the same block; otherwise the old one is freed.
     ///
     /// # Errors
     ///
@@ -524,18 +525,18 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The store's, for a shared heap.
+    /// The errors of the store, for a shared heap.
     pub fn trim(&self) -> Result<(), HeapError> {
         self.allocator.trim().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// How much of the heap is in use.
+    /// The use of the heap.
     pub fn statistics(&self) -> Statistics {
         self.allocator.statistics()
     }
 
-    /// Excludes every other thread until the result is dropped. `fork` is called in between, so that the child's copy of
-    /// the heap is consistent.
+    /// Excludes every other thread until the result is dropped. `fork` is called in between, so that the child's copy
+    /// of the heap is consistent.
     pub fn hold(&self) -> Held<'_> {
         self.allocator.hold()
     }
@@ -584,7 +585,7 @@ impl Heap {
     }
 }
 
-/// The whole pages of a range that a heap can number.
+/// The whole pages of a range, if a heap can number them.
 fn checked(range: Range<u64>) -> Result<Range<u64>, HeapError> {
     let pages =
         range.start.checked_next_multiple_of(PAGE_BYTES).map(|start| start..range.end / PAGE_BYTES * PAGE_BYTES);

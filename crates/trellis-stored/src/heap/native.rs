@@ -1,6 +1,6 @@
 //! Memory of this process, mapped at a fixed range: the memory of a heap that has no store.
 //!
-//! Promises: the range was free before it was reserved; its pages are zero until they are written, and again after they
+//! Promises: the range was free before it was reserved. Its pages are zero until they are written, and again after they
 //! were released.
 
 use std::io;
@@ -19,7 +19,7 @@ impl Native {
     ///
     /// # Errors
     ///
-    /// The kernel's, if it does not provide this range.
+    /// The error of the kernel, if it does not provide this range.
     pub fn reserve(range: Range<u64>) -> io::Result<Native> {
         let bytes = (range.end - range.start) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

@@ -1,4 +1,4 @@
-//! The free pages, and what is known of their contents.
+//! The free pages, and which of them may contain something.
 //!
 //! Promises: no page is allocated twice. Returned pages are merged with their free neighbours. The smallest range that
 //! suffices is taken, and among these the one at the lowest address. A page counts as clean only if it was never
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use trellis_base::{FreeRuns, Runs};
 
-/// How many free pages may keep their content; beyond this number, all are released.
+/// The maximum number of free pages that keep their content. Beyond this number, all are released.
 pub(super) const WARM_PAGES_MAX: u64 = 1024;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Pages {
     free: FreeRuns<u32>,
     /// Free pages that may not be zero.
     dirty: Runs<u32>,
-    /// Those of them whose content was not released yet.
+    /// The dirty pages whose content was not released yet.
     warm: Runs<u32>,
 }
 

@@ -1,7 +1,7 @@
 //! The part of a heap that one thread uses: for each size class of small blocks, the spans that have free ones.
 //!
-//! Promises: its lists contain every open span of its pools exactly once. A span knows its position in the list, so that
-//! any span is removed in constant time. Must be used under the lock of the part only.
+//! Promises: its lists contain every open span of its pools exactly once. A span knows its position in the list, so
+//! that any span is removed in constant time. It must never be used without the lock of the part.
 
 use trellis_base::size_classes::CLASSES;
 

@@ -1,8 +1,8 @@
 //! The one heap that C programs of this process use through `__trellis_malloc` and its family.
 //!
 //! Promises: before a heap is installed, and in a forked child that does not have the parent's memory, every function
-//! reports this instead of allocating, and the caller uses the C library's; a fork finds the heap consistent. Must never
-//! replace the installed heap, because the program has pointers into it.
+//! reports this instead of allocating, and the caller uses the C library's heap. A fork finds the heap consistent. It
+//! must never replace the installed heap, because the program has pointers into it.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Heap, Held};
 
 static HEAP: OnceLock<Heap> = OnceLock::new();
-/// Whether this is a child, and the memory stayed with the parent.
+/// Whether this process is a child, and the memory stayed with the parent.
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -19,14 +19,15 @@ thread_local! {
     static HELD: RefCell<Option<Held<'static>>> = const { RefCell::new(None) };
 }
 
-/// Where the program allocates.
+/// The place where the program allocates.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// There is no heap yet: use the C library's memory.
+    /// There is no heap yet: the program uses the C library's memory.
     Nowhere,
-    /// Allocate and free in this heap.
+    /// The program allocates and frees in this heap.
     Here(&'static Heap),
-    /// This process is a child of the one that has the heap: allocate elsewhere, and leave the heap's blocks alone.
+    /// This process is a child of the one that has the heap. It allocates elsewhere, and leaves the heap's blocks
+    /// alone.
     AtParent(&'static Heap),
 }
 

@@ -5,9 +5,9 @@
 //! release: later allocations are not known to any process, and later frees must be ignored because other processes may
 //! still have pointers to those blocks.
 //!
-//! Promises: if two processes take over from the same member, each segment is assigned to one of them; a process that
+//! Promises: if two processes take over from the same member, each segment is assigned to one of them. A process that
 //! dies in between leaves the rest to the next. The member is declared *gone* first ([`Liveness`]), so that it changes
-//! nothing meanwhile. Must never use memory whose content is not known.
+//! nothing meanwhile. It must never use memory whose content is not known.
 //!
 //! [`Liveness`]: crate::liveness::Liveness
 
@@ -20,7 +20,7 @@ use super::directory::{ATTEMPTS_MAX, Record, SEGMENT_PAGES, description as descr
 use super::shared::{Own, Shared, addresses};
 use super::{HeapError, PAGE_BYTES, Refusal};
 
-/// The description of a range of segments, in the order of pages; with each span, the segment that names it.
+/// The spans of a range of segments, in the order of pages, each with the segment that names it.
 type Spans = Vec<(u32, Described)>;
 
 impl Shared {
@@ -55,7 +55,7 @@ impl Shared {
             if !self.strike(member, &mut spans, &mail)? {
                 continue;
             }
-            // The mail that arrived since, without what is already gone.
+            // This is the mail that arrived since, without what is already deleted.
             let log = mailbox(self.region, member);
             let also = [
                 Operation::Entries { log: log.clone(), after: read_upto, count: u32::MAX },
@@ -145,7 +145,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// For descriptions that are stored after their release: changes that mark what they describe as unknown.
+    /// For descriptions that are stored after their release: returns changes that mark what they describe as unknown.
     pub(super) fn withhold(&self, changes: &[Operation]) -> Vec<Operation> {
         let descriptions = super::lock(&self.descriptions);
         let unknown = |change: &Operation| {

@@ -1,5 +1,5 @@
-//! Tests members of a shared heap that die at every call: their memory is reused, blocks that others know are not, and a
-//! member that was only slow changes nothing any more.
+//! Tests members of a shared heap that die at every call: their memory is reused, blocks that others know are not, and
+//! a member that was only slow changes nothing any more.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -53,7 +53,7 @@ fn heap(store: &Arc<dyn Store>, member: u64) -> Heap {
     Heap::shared(BASE..BASE + BYTES, Kind::Scalable, Arc::new(Unseen), share).unwrap()
 }
 
-/// As if a process had been killed and another one had its number.
+/// Makes a member look killed: another process has its process number.
 fn kill(store: &Arc<dyn Store>, number: u64) {
     let key = member::key(REGION, number);
     let Some(mut record) = store.get_many(std::slice::from_ref(&key)).unwrap().pop().flatten() else { return };
@@ -74,7 +74,7 @@ fn release(store: &Arc<dyn Store>, heap: &Heap, member: u64, blocks: &BTreeMap<u
     }
 }
 
-/// What a process does until it ends or its store fails.
+/// Does the work of a process until it ends or its store fails.
 fn work(store: &Arc<dyn Store>, member: u64, random: &mut Random) -> Result<(), HeapError> {
     let heap = heap(store, member);
     heap.take_over_dead()?;
@@ -236,7 +236,7 @@ fn where_stores_are_seen_at_once_every_block_may_be_known() {
     let dead = join(&store);
     let share = Share { store: Arc::clone(&store), region: REGION, member: dead };
     let heap_of_dead = Heap::shared(BASE..BASE + BYTES, Kind::Scalable, Arc::new(AtOnce), share).unwrap();
-    // Nothing is released, but the pointers are known all the same.
+    // Nothing is released, but the pointers are known nevertheless.
     let small: Vec<u64> = (0..500).map(|index| heap_of_dead.malloc(index * 7 + 1).unwrap()).collect();
     let large = heap_of_dead.malloc(3 << 20).unwrap();
     kill(&store, dead);

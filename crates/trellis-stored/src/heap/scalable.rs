@@ -1,12 +1,13 @@
-//! The default heap: small blocks from spans of one size class that belong to one thread, large blocks from whole pages.
+//! The default heap: small blocks from spans of one size class that belong to one thread, large blocks from whole
+//! pages.
 //!
 //! A thread allocates blocks from spans of its own part, under a lock that is uncontended as long as there are no more
-//! threads than [`PARTS`]. Any thread may free a block: it clears the block's bit in the span, and that is all, unless
-//! the span was full or is now empty. Empty spans are returned to the free pages, where neighbours are merged; of each
-//! size class, a part keeps one.
+//! threads than [`PARTS`]. Any thread may free a block: it only clears the block's bit in the span, unless the span was
+//! full or is now empty. Empty spans are returned to the free pages, where neighbours are merged. A part keeps one
+//! empty span of each size class.
 //!
-//! Promises: locks are taken in one order, a part's before that of the pages. Must never call [`Memory`] under any of
-//! them, except [`Memory::fresh`] under a part's lock.
+//! Promises: locks are taken in one order, a part's before that of the pages. It must never call [`Memory`] under any
+//! of them, except [`Memory::fresh`] under a part's lock.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,7 +25,7 @@ use super::span::{BLOCKS_MAX, Plan, Span, State};
 use super::table::{Dense, PageMap};
 use super::{ALIGN_BYTES_MIN, Allocator, Block, Held, Memory, PAGE_BYTES, Refusal, Statistics, lock, threads};
 
-/// More threads than this share parts.
+/// The number of parts. If there are more threads, they share parts.
 const PARTS: u32 = 64;
 /// The length of a span, if this gives at least [`BLOCKS_MIN`] blocks and no more than a span may have.
 const SPAN_BYTES: u64 = 64 << 10;
@@ -48,13 +49,13 @@ pub(super) struct Scalable {
     free_pages: AtomicU64,
 }
 
-/// Pages, and numbers for spans.
+/// The pages, and the numbers of spans.
 struct Ground {
     pages: Pages,
     /// The number of pages that this heap was given.
     all_pages: u64,
     idle: Vec<u32>,
-    /// No span has had this number or a higher one.
+    /// The lowest number that no span has had.
     next: u32,
 }
 
@@ -68,7 +69,7 @@ impl Ground {
 }
 
 impl Scalable {
-    /// A heap that has all pages of a range.
+    /// Makes a heap that has all pages of a range.
     pub(super) fn local(range: Range<u64>, memory: Arc<dyn Memory>) -> Scalable {
         let pages = ((range.end - range.start) / PAGE_BYTES).min(u64::from(u32::MAX)) as u32;
         let heap = Scalable::empty(range, memory, None);
@@ -76,7 +77,7 @@ impl Scalable {
         heap
     }
 
-    /// A heap that has no pages of a range yet, and tracks which segments changed.
+    /// Makes a heap that has no pages of a range yet, and tracks which segments changed.
     pub(super) fn of_segments(range: Range<u64>, memory: Arc<dyn Memory>) -> Scalable {
         Scalable::empty(range, memory, Some(Mutex::default()))
     }
@@ -441,7 +442,7 @@ impl Allocator for Scalable {
         if size == 0 {
             return Ok(self.resize_whole(span, bytes));
         }
-        // A block that is more than twice too large justifies a copy.
+        // A block that is more than twice as large as needed justifies a copy.
         Ok(bytes <= size && (bytes * 2 >= size || size <= 64))
     }
 

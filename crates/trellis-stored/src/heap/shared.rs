@@ -5,12 +5,13 @@
 //! another process that is freed here is queued, and reported to its owner together with others in one call.
 //!
 //! Promises: no call of the store is made while a lock is held that allocation from local segments needs. Memory passes
-//! to another process only after this one has published what it wrote, and received memory is used only after a refresh.
-//! When a process dies, its part is taken over (`recovery`) as it was at its last release, and at most [`PENDING_MAX`]
-//! blocks of others that it freed are lost. A process that was replaced must never take, return or free anything.
+//! to another process only after this one has published what it wrote, and received memory is used only after a
+//! refresh. When a process dies, its part is taken over (`recovery`) as it was at its last release, and at most
+//! [`PENDING_MAX`] blocks of others that it freed are lost. A process that was replaced must never take, return or free
+//! anything.
 //!
-//! The description of a segment in the store is always what its owner, or the previous one, had released; a segment that
-//! is returned has no description.
+//! The description of a segment in the store is always what its owner, or the previous one, had released; a segment
+//! that is returned has no description.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -32,7 +33,7 @@ use trellis_base::size_classes::{CLASSES, size_of};
 const SEGMENTS_AT_ONCE_MAX: u32 = 64;
 /// The maximum number of other processes' freed blocks that are queued.
 const PENDING_MAX: usize = 256;
-/// If more than this is free here, whole segments are returned.
+/// The maximum number of free bytes that are kept here. If more is free, whole segments are returned.
 const SPARE_BYTES_MAX: u64 = 128 << 20;
 /// The number of mailbox entries that are read at once.
 const MAIL_AT_ONCE_MAX: u32 = 256;
@@ -51,7 +52,7 @@ pub(super) struct Shared {
     pub(super) liveness: Liveness,
     /// Other processes' blocks that were freed here, in the order of freeing.
     pending: Mutex<Vec<u64>>,
-    /// Held by the one thread that calls the store about pages.
+    /// Locked by the one thread that calls the store about pages.
     talking: Mutex<Own>,
     /// Segments that have a description in the store, each with one past the last page that the description has ever
     /// reached.
@@ -129,8 +130,8 @@ impl Shared {
         }
     }
 
-    /// Takes back the blocks in mail that was read. The mail is deleted before any of its blocks can be allocated again,
-    /// because a process that takes over after a crash must not free them once more.
+    /// Takes back the blocks in mail that was read. The mail is deleted before any of its blocks can be allocated
+    /// again, because a process that takes over after a crash must not free them once more.
     fn take_mail(&self, own: &mut Own, mail: Option<Outcome>) -> Result<bool, HeapError> {
         let Some(Outcome::Entries { entries, .. }) = mail else {
             return Err(self.directory.nonsense("it answered with something else than entries of a log"));
@@ -337,8 +338,8 @@ impl Shared {
         }
     }
 
-    /// Where other processes see stores at once, they can know a block as soon as it is allocated or grown, so it is
-    /// described first.
+    /// Describes blocks before they are used, if other processes see stores at once: these can know a block as soon as
+    /// it is allocated or grown.
     fn describe_at_once(&self) -> Result<(), Refusal> {
         if self.memory.is_seen_at_once() && self.here.has_begun() {
             self.publish_changes()?;
@@ -353,7 +354,7 @@ impl Shared {
     }
 }
 
-/// The addresses that a value holds one after another.
+/// The addresses that a value contains, one after another.
 pub(super) fn addresses(mail: &[u8]) -> impl Iterator<Item = u64> + '_ {
     mail.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
 }
@@ -417,7 +418,7 @@ impl Allocator for Shared {
     }
 
     fn changes(&self) -> Vec<Operation> {
-        // Where stores are visible at once, the set of blocks changes with each of them, so any block may be in use.
+        // If stores are visible at once, the set of blocks changes with each of them, so any block may be in use.
         self.describe(self.here.take_changed(), !self.memory.is_seen_at_once())
     }
 

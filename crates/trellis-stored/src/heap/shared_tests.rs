@@ -16,7 +16,7 @@ const BASE: u64 = 0x2000_0000_0000;
 const BYTES: u64 = 64 << 20;
 const REGION: u32 = 5;
 
-/// What represents a process in a test.
+/// The representation of a process in a test.
 struct Process {
     heap: Heap,
     store: Arc<Counted>,
@@ -30,7 +30,7 @@ fn process(store: &Arc<dyn Store>, words: &Arc<Words>, member: u64) -> Process {
     Process { heap, store: counted }
 }
 
-/// A record that was not replaced.
+/// Writes the record of a member that was not replaced.
 fn live(store: &Arc<dyn Store>, number: u64) {
     let record = [1u64, 0, 0, 10_000].iter().flat_map(|word| word.to_le_bytes()).collect();
     let key = crate::synchronisation::member::key(REGION, number);
@@ -38,7 +38,7 @@ fn live(store: &Arc<dyn Store>, number: u64) {
 }
 
 impl Process {
-    /// As a release does.
+    /// Applies the changes, as a release does.
     fn release(&self) {
         for change in self.heap.changes() {
             assert!(matches!(self.store.apply(&[change], None).unwrap(), Applied::Done(_)));

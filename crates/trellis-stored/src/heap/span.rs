@@ -1,9 +1,8 @@
 //! One span: pages that are one large block, or are divided into small blocks of one size.
 //!
-//! A bit for each block says whether the program has it. Any thread that frees a block clears its bit, and the block is
-//! thereby back in its span: nothing is queued. Only the holder of the pool's lock sets bits. Promises: no block is
-//! allocated twice, and of two frees of the same block one is refused. Must never store bookkeeping in the pages
-//! themselves.
+//! A bit for each block says whether the program has it. A thread that frees a block clears its bit, which returns the
+//! block to its span: nothing is queued. Only the holder of the pool's lock sets bits. Promises: no block is allocated
+//! twice, and one of two frees of the same block is refused. It must never store bookkeeping in the pages themselves.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -30,7 +29,7 @@ pub(super) enum State {
 pub(super) struct Span {
     first_page: AtomicU32,
     pages: AtomicU32,
-    /// 0 for a large block.
+    /// The size of a block in bytes; 0 for a large block.
     block_bytes: AtomicU32,
     blocks: AtomicU32,
     class: AtomicU8,
@@ -40,7 +39,7 @@ pub(super) struct Span {
     /// Whether the blocks that the program has were described to others, or are being described, and have not changed
     /// since.
     is_described: AtomicBool,
-    /// Its position among the open spans of its pool; used only with the pool's lock, like the next two fields.
+    /// Its position among the open spans of its pool. It is used only with the pool's lock, like the next two fields.
     position: AtomicU32,
     /// Where the last free block was found.
     hint: AtomicU32,
@@ -101,9 +100,9 @@ impl Span {
         self.is_described.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the block that was just taken or put is the first since the last description. `SeqCst`, like the bit and
-    /// [`Span::note_description`]: either the describing thread sees the bit, or the changing thread sees that a
-    /// description was made.
+    /// Whether the block that was just taken or put is the first since the last description. It is `SeqCst`, like the
+    /// bit and [`Span::note_description`]: either the describing thread sees the bit, or the changing thread sees that
+    /// a description was made.
     pub(super) fn is_news(&self) -> bool {
         self.is_described.load(Ordering::SeqCst) && self.is_described.swap(false, Ordering::SeqCst)
     }
@@ -153,8 +152,8 @@ impl Span {
         self.position.store(position, Ordering::Relaxed);
     }
 
-    /// `SeqCst`, like the value with which it is compared: a pool that closes a span and a thread that frees a block in
-    /// it must not miss each other.
+    /// The span's state. The load is `SeqCst`, like that of the value with which it is compared: a pool that closes a
+    /// span and a thread that frees a block in it must not miss each other.
     pub(super) fn state(&self) -> State {
         match self.state.load(Ordering::SeqCst) {
             1 => State::Open,
@@ -168,7 +167,7 @@ impl Span {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
-    /// Takes a free block; returns its index and whether it is zero. Under the pool's lock.
+    /// Takes a free block. Returns its index and whether it is zero. The caller holds the pool's lock.
     pub(super) fn take(&self) -> Option<(u32, bool)> {
         let (words, hint) = (self.words(), self.hint.load(Ordering::Relaxed));
         for step in 0..words {

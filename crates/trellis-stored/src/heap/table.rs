@@ -48,7 +48,7 @@ const BRANCHES: usize = 1 << (32 - LEAF_SHIFT - BRANCH_SHIFT);
 type Leaf = Box<[AtomicU32]>;
 type Branch = Box<[OnceLock<Leaf>]>;
 
-/// A number for each page, initially 0; for a few adjacent pages that have one, far from others.
+/// A number for each page, initially 0. It is made for few groups of adjacent pages that have one, far from each other.
 pub(super) struct PageMap {
     branches: Box<[OnceLock<Branch>]>,
 }

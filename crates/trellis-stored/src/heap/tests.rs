@@ -33,7 +33,7 @@ impl Words {
         &self.words[(bytes.start - BASE) as usize / 8..(bytes.end - BASE).div_ceil(8) as usize]
     }
 
-    /// Writes a pattern into whole words of a block; of a long one, at both ends.
+    /// Writes a pattern into whole words of a block, or into both ends of a long one.
     pub(super) fn fill(&self, block: &Range<u64>, tag: u64) {
         for (index, word) in self.marked(block) {
             word.store(tag ^ index, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Memory for Words {
     }
 }
 
-/// Mostly small, at times up to `bytes_max`.
+/// A random size, mostly small, at times up to `bytes_max`.
 pub(super) fn size(random: &mut Random, bytes_max: u64) -> u64 {
     let bits = random.below(u64::from(bytes_max.ilog2()) + 1).min(random.below(24));
     random.below(1 << bits).min(bytes_max)
@@ -332,7 +332,7 @@ fn across_threads(test: &str, kind: Kind) {
                         let (block, tag) = (address..address + bytes, (step << 8 | thread as u64) << 20);
                         words.fill(&block, tag);
                         senders[random.index(THREADS)].send((block, tag)).unwrap();
-                        // One more than it sends, at times, so that few are under way.
+                        // It sometimes receives one more than it sends, so that few are under way.
                         (0..2).filter_map(|_| receiver.try_recv().ok()).for_each(check);
                     }
                     drop(senders);

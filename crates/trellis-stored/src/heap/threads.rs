@@ -1,14 +1,14 @@
 //! Small numbers for the threads of the process, so that each finds its own part of a heap.
 //!
 //! Promises: two threads that exist at the same time have different numbers, as long as there are no more than
-//! [`THREADS_MAX`]; numbers of ended threads are reused, lowest first. Must never fail or allocate: a thread that is
+//! [`THREADS_MAX`]; numbers of ended threads are reused, lowest first. It must never fail or allocate: a thread that is
 //! ending, and has no number any more, shares number 0.
 
 use std::sync::Mutex;
 
 use super::{Held, lock};
 
-/// More threads than this share number 0.
+/// The number of numbers. If there are more threads, the others share number 0.
 const THREADS_MAX: usize = 4096;
 const WORDS: usize = THREADS_MAX / 64;
 
@@ -46,7 +46,7 @@ pub(super) fn number() -> u32 {
     NUMBER.try_with(|number| number.0).ok().flatten().unwrap_or(0)
 }
 
-/// Prevents threads from beginning and ending, for the moment of a fork.
+/// Keeps threads from beginning and ending, for the moment of a fork.
 pub(super) fn hold() -> Held<'static> {
     Held::of([&TAKEN])
 }

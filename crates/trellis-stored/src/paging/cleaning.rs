@@ -1,11 +1,11 @@
 //! Frees frames, after writing back their changes.
 //!
-//! Promises: access is removed first, then the frame is compared, then the difference is written, and only when the store
-//! has it may the frame be freed. For one page, never two writes are under way at the same time, so that no old content
-//! overwrites newer. In a shared region nothing is written to a page of the store: separate chunks hold the changes until
-//! the next release.
+//! Promises: access is removed first, then the frame is compared, then the difference is written, and only when the
+//! store has it may the frame be freed. At most one write of a page is under way at a time, so that no old content
+//! overwrites newer. In a shared region, nothing is written to a page of the store: separate chunks hold the changes
+//! until the next release.
 //!
-//! Must never free the last frames of recently used pages while others can be freed.
+//! It must never free the last frames of recently used pages while others can be freed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ impl Paging {
         loop {
             let mut table = self.table();
             while (!self.is_short(&table) || self.is_sealed.load(Ordering::SeqCst)) && !self.is_over() {
-                // Ends when memory is short, or the region is stopped.
+                // This wait ends when memory is short, or the region is stopped.
                 table = self.short.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             if self.is_over() {
@@ -52,12 +52,12 @@ impl Paging {
     /// Frees one batch. False if there is enough memory.
     fn clean_once(&self) -> Result<bool, StoredError> {
         let mut table = self.table();
-        // Checked with the table locked: a thread that seals then waits for writes that are under way.
+        // This is checked with the table locked, so a thread that seals then waits for writes that are under way.
         if table.free() >= self.batch.measure.high || self.is_sealed.load(Ordering::SeqCst) {
             return Ok(false);
         }
         if self.is_collecting.load(Ordering::SeqCst) && !self.is_over() {
-            // Ends when the release has collected, which signals it.
+            // This wait ends when the release has collected, which signals it.
             drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
             return Ok(true);
         }
@@ -71,7 +71,8 @@ impl Paging {
         let (clean, dirty) = table.take_candidates(self.batch.measure.pages, !self.options.is_private);
         if clean.is_empty() && dirty.is_empty() {
             if table.queued() == before && !self.is_over() {
-                // Everything is being written already. Ends when a thread has finished that, which signals it.
+                // Everything is being written already. This wait ends when a thread has finished a write, which signals
+                // it.
                 drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
             }
             return Ok(true);

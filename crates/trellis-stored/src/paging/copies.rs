@@ -1,11 +1,11 @@
-//! What releases collect from the pages, and what other processes' notices do to them.
+//! Collects changes from the pages for releases, and applies other processes' notices to the pages.
 //!
 //! Promises: a page from which a release collected a change remains usable, and if it is fetched again meanwhile, the
-//! change is applied on top. A page that this process changed keeps its change, whatever other processes did to the rest
-//! of it.
+//! change is applied on top. A page that this process changed keeps its change, whatever other processes did to the
+//! rest of it.
 //!
-//! Must never lose a store that happens while a page is compared: either write access is removed first, or, in an open
-//! page, the compared bytes become the twin, so that a later store is in the next difference.
+//! It must never lose a store that happens while a page is compared: either write access is removed first, or, in an
+//! open page, the compared bytes become the twin, so that a later store is in the next difference.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -26,12 +26,12 @@ const PROTECT_AT_ONCE: usize = 64;
 impl Copies for Paging {
     fn collect(&self, bytes_max: usize) -> Result<Collected, StoredError> {
         let mut table = self.table();
-        // Cleaners see this with the table locked, so no new write-back begins; otherwise one of them could always be at
-        // work.
+        // Cleaners see this with the table locked, so no new write-back begins; otherwise one of them could always be
+        // at work.
         self.is_collecting.store(true, Ordering::SeqCst);
         while self.is_something_written(&table) {
-            // Changes that are being staged belong to this release.
-            // Ends when the write that is under way ends; it has the deadline of the store.
+            // Changes that are being staged belong to this release. This wait ends when the write that is under way
+            // ends; it has the deadline of the store.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         self.is_collecting.store(false, Ordering::SeqCst);
@@ -41,7 +41,7 @@ impl Copies for Paging {
         while bytes < bytes_max
             && let Some((_, count)) = runs(rest).next()
         {
-            // Part of a long range, so that no more pages are made read-only than are collected.
+            // This is a part of a long range, so that no more pages are made read-only than are collected.
             let count = count.min(PROTECT_AT_ONCE);
             let mut found = Vec::new();
             let mut closing = Vec::new();
@@ -141,8 +141,8 @@ impl Paging {
         Ok(())
     }
 
-    /// The bytes of a page to which threads may be storing: each aligned word is as it was either before or after such a
-    /// store.
+    /// The bytes of a page to which threads may be storing: each aligned word is as it was either before or after such
+    /// a store.
     fn snapshot(&self, page: u64) -> [u8; PAGE_BYTES] {
         let frame = self.region.privileged(page as usize, 1).cast::<u64>().cast_const();
         let mut now = [0; PAGE_BYTES];
@@ -153,8 +153,8 @@ impl Paging {
         now
     }
 
-    /// The difference of a page that stays open. The compared bytes become its twin, so a store that came too late is in
-    /// the next difference.
+    /// The difference of a page that stays open. The compared bytes become its twin, so a store that came too late is
+    /// in the next difference.
     fn look_at_open(&self, table: &mut Table, page: u64, join: usize) -> Option<Patch> {
         if !table.has_twin(page) {
             // Its twin was all zeros; memory of a twin that was returned to the kernel is zero too.
@@ -222,7 +222,8 @@ impl Paging {
         }
     }
 
-    /// Handles pages that changed in the store: clean ones are dropped, and those that were changed here must be merged.
+    /// Handles pages that changed in the store: clean ones are dropped, and those that were changed here must be
+    /// merged.
     fn outdate(&self, table: &mut Table, pages: &[u64], to_merge: &mut Vec<u64>) -> Result<(), StoredError> {
         let mut gone = Vec::new();
         for &page in pages {
@@ -277,7 +278,7 @@ impl Paging {
             }
             self.notice_shortage(&table);
             if !later.is_empty() {
-                // Ends when the write that is under way ends; it has the deadline of the store.
+                // This wait ends when the write that is under way ends, which has the deadline of the store.
                 table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             drop(table);
@@ -286,7 +287,7 @@ impl Paging {
         Ok(())
     }
 
-    /// The heap reports that these pages are zero in the store and that no other process knows of them.
+    /// Handles the heap's report that these pages are zero in the store and that no other process knows of them.
     pub fn fresh(&self, addresses: std::ops::Range<u64>) {
         let mut table = self.table();
         for page in self.pages_of(&addresses) {
@@ -296,11 +297,11 @@ impl Paging {
         }
     }
 
-    /// Drops the content of pages that is no longer needed. True if they are zero from now on.
+    /// Drops the content of pages that is no longer needed. Returns whether they are zero from now on.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn released(&self, addresses: std::ops::Range<u64>) -> Result<bool, StoredError> {
         let pages: Vec<u64> = self.pages_of(&addresses).collect();
         let mut stored = Vec::new();
@@ -310,7 +311,7 @@ impl Paging {
                 pages.iter().any(|&page| table.is_writing(page) || table.state(page) == State::Fetching)
             };
             while busy(&table) && !self.is_over() {
-                // Ends when what is under way ends; it has the deadline of the store.
+                // This wait ends when what is under way ends, which has the deadline of the store.
                 table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             let here: Vec<u64> = pages.iter().copied().filter(|&page| table.state(page) != State::Absent).collect();
@@ -340,11 +341,12 @@ impl Paging {
         Ok(true)
     }
 
-    /// Makes the lines that hold these bytes readable, or writable, as far as this can be promised; see [`crate::lines`].
+    /// Makes the lines that hold these bytes readable, or writable, as far as this can be promised; see
+    /// [`crate::lines`].
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn touch(&self, address: usize, bytes: usize, write: bool) -> Result<(), StoredError> {
         let Some(lines) = &self.lines else { return Ok(()) };
         let offset = address.wrapping_sub(self.options.base);
@@ -359,7 +361,7 @@ impl Paging {
             let state = table.state(page);
             let is_ready = table.is_mapped(page) && (state == State::Dirty || state == State::Clean && !write);
             if is_ready {
-                // All lines of the frame, because access rights are those of the whole page.
+                // This is done for all lines of the frame, because access rights are those of the whole page.
                 lines.allow(self.options.base + page as usize * PAGE_BYTES, PAGE_BYTES, write);
             }
         }

@@ -1,7 +1,7 @@
 //! Faults: which are served without the store, and which wait.
 //!
 //! Promises: a fault is served whatever happens to the state of its page meanwhile. A thread that waits for the store
-//! does not prevent others from serving. Must never wait while it leads or holds the table.
+//! does not prevent others from serving. It must never wait while it leads or holds the table.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,8 @@ use crate::error::StoredError;
 use crate::frames::{State, Table, runs};
 use crate::readahead::Window;
 
-/// A store to a page in memory also makes this many following pages writable, if the previous page was stored to.
+/// The number of following pages that a store to a page in memory also makes writable, if the previous page was stored
+/// to.
 const WRITE_AHEAD: u64 = 16;
 /// The maximum number of zero pages that are mapped at once.
 const ZERO_AHEAD: u64 = 64;
@@ -161,7 +162,8 @@ impl Paging {
         Ok(self.region.install(page as usize, (end - page) as usize, access, true)?)
     }
 
-    /// Serves a store to a clean page in memory: creates its twin, and those of following pages if stores are sequential.
+    /// Serves a store to a clean page in memory: creates its twin, and those of following pages if stores are
+    /// sequential.
     fn serve_store(&self, table: &mut Table, page: u64) -> Result<Served, StoredError> {
         if table.free() == 0 {
             self.short.notify_all();
@@ -196,8 +198,8 @@ impl Paging {
         }
     }
 
-    /// Prepares pages for stores (or loads), for a thread of the program that asks before it touches them. If there is no
-    /// room, a fault does the rest.
+    /// Prepares pages for stores (or loads), for a thread of the program that asks before it touches them. If there is
+    /// no room, a fault does the rest.
     pub(super) fn make_ready(&self, pages: &[u64], write: bool) -> Result<(), StoredError> {
         let mut table = self.table();
         for (first, count) in runs(pages) {

@@ -1,7 +1,7 @@
 //! Fetches pages from the store.
 //!
 //! Promises: an installed page is what the store had after the page was requested, with this process's own unreleased
-//! changes applied on top. A page that changed in the store meanwhile is requested again. Must never hold the table
+//! changes applied on top. A page that changed in the store meanwhile is requested again. It must never hold the table
 //! during a call.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ impl Paging {
     pub(super) fn fetch_ahead(&self) {
         while let Some(wanted) = self.fault_threads.wait_for_window() {
             let mut table = self.wait_for_room(self.table(), wanted);
-            // Taken with the table locked: a fault inside the window either takes the window first, or finds its pages
+            // The window is taken with the table locked: a fault inside it either takes it first, or finds its pages
             // being fetched.
             let Some(window) = self.fault_threads.next_window() else { continue };
             let begun = self.begin_window(&mut table, &window);
@@ -40,7 +40,8 @@ impl Paging {
         let wanted = wanted.min(table.room() / 8).max(1);
         while table.free() < wanted && !self.is_over() {
             self.short.notify_all();
-            // Ends when a cleaner has freed frames (its writes have the deadline of the store), or the region is stopped.
+            // This wait ends when a cleaner has freed frames (its writes have the deadline of the store), or the region
+            // is stopped.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         table
@@ -74,8 +75,8 @@ impl Paging {
         let mut trigger = None;
         if let Some(window) = window {
             let mut table = self.table();
-            // Half of the free memory, so that the next fault finds room too; the rest of the window waits for a limited
-            // time.
+            // The fetch takes half of the free memory, so that the next fault finds room too. The rest of the window
+            // waits for a limited time.
             let (now, later) = window.share(pages[0], table.free() as u64 / 2);
             if let Some(now) = now {
                 begun.extend(self.begin_window(&mut table, &now));
@@ -146,10 +147,10 @@ impl Paging {
         Ok(again)
     }
 
-    /// The current contents of pages: the store's bytes with this process's changes on top. One call, and another if
-    /// chunks lie on top.
+    /// The current contents of pages: the store's bytes with this process's changes on top. This takes one call, and
+    /// another if chunks lie on top.
     pub(super) fn contents(&self, pages: &[u64]) -> Result<Vec<Vec<u8>>, StoredError> {
-        // Read before the call: what is settled meanwhile is either in the answer or applied on top again.
+        // This is read before the call: what is settled meanwhile is either in the answer or applied on top again.
         let layers: Vec<(u64, Vec<Layer>)> = {
             let table = self.table();
             pages.iter().map(|&page| (page, table.overlay(page))).filter(|(_, layers)| !layers.is_empty()).collect()

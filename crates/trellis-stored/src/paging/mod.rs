@@ -1,10 +1,10 @@
-//! Pages of a region at the addresses of the program: faults are caught by the kernel, pages are fetched when they are
-//! touched and only differences are written back, within a bounded memory.
+//! Pages of a region at the addresses of the program: the kernel catches faults, pages are fetched when they are
+//! touched, and only differences are written back, within a bounded memory.
 //!
-//! A few threads *serve*. One of them waits for faults and decides what it can without the store (a page that is known to
-//! be zero, a store to a page that is in memory); before it waits for the store, it lets another thread lead. Further
-//! threads *fetch ahead* and *clean*: while the program computes, they write back pages that it no longer uses, and free
-//! frames.
+//! A few threads *serve*. One of them waits for faults and decides what it can without the store (a page that is known
+//! to be zero, a store to a page that is in memory); before it waits for the store, it lets another thread lead.
+//! Further threads *fetch ahead* and *clean*: while the program computes, they write back pages that it no longer uses,
+//! and free frames.
 //!
 //! Promises: frames and twins together use no more than `cache_bytes_max`. A frame is never freed in the middle of a
 //! store to it: access is removed first, then the frame is compared, written, and only then dropped. System calls on
@@ -14,7 +14,7 @@
 //! An error of the store while a thread waits for a page ends the process, because there is no caller to which it could
 //! be returned.
 //!
-//! Must never touch the application view, or wait for the store while it holds the table.
+//! It must never touch the application view, or wait for the store while it holds the table.
 
 mod cleaning;
 mod copies;
@@ -38,7 +38,7 @@ use super::layout::PAGE_BYTES;
 use super::lines::Lines;
 use super::readahead::ReadAhead;
 
-/// A page is fetched once, and into memory that another page has left.
+/// How long a thread waits for a page: for one fetch, into memory that another page has left.
 pub(crate) const PAGE: Deadline = Deadline {
     who: "a thread at a page in a store",
     waits_for: "the page, or room in the cache, where another thread fetches or writes back pages",
@@ -46,11 +46,11 @@ pub(crate) const PAGE: Deadline = Deadline {
     then: "it waits",
     tested: "the wait of the other thread ends it",
 };
-/// The threads that serve faults: this many pages may be waited for at once.
+/// The number of threads that serve faults, and so of pages that are awaited at once.
 const SERVERS: usize = 4;
-/// The threads that fetch ahead.
+/// The number of threads that fetch ahead.
 const FETCHERS: usize = 2;
-/// The threads that write back and free frames.
+/// The number of threads that write back and free frames.
 const CLEANERS: usize = 2;
 /// The maximum number of pages that one call fetches or writes back.
 const BATCH_PAGES_MAX: usize = 256;
@@ -62,17 +62,17 @@ pub struct Options {
     pub region: u32,
     /// The region's first address: [`super::layout::REGION_BASE`].
     pub base: usize,
-    /// Its size.
+    /// The region's size in bytes.
     pub bytes: usize,
     /// This process's number among the members.
     pub member: u64,
-    /// Whether no other process uses it.
+    /// Whether no other process uses the region.
     pub is_private: bool,
-    /// Whether it was just created, so that nothing of it is in the store.
+    /// Whether the region was just created, so that nothing of it is in the store.
     pub is_new: bool,
-    /// The maximum memory for frames and twins.
+    /// The maximum memory for frames and twins, in bytes.
     pub cache_bytes_max: usize,
-    /// Whether programs compiled for mode `line` use it.
+    /// Whether programs compiled for mode `line` use the region.
     pub has_lines: bool,
     /// In a page that no other process uses, changed bytes at most this far apart are written as one byte range.
     pub join_bytes: usize,
@@ -85,15 +85,15 @@ pub struct Paging {
     options: Options,
     batch: Batch,
     table: Mutex<Table>,
-    /// Signalled when memory was freed, or a change has arrived in the store.
+    /// It is signalled when memory was freed, or a change has arrived in the store.
     changed: Condvar,
-    /// Signalled when memory becomes short, or when a frame may be freed while it is.
+    /// It is signalled when memory becomes short, or when a frame may be freed while memory is short.
     short: Condvar,
     ahead: Mutex<ReadAhead>,
     lines: Option<Lines>,
     fault_threads: FaultThreads,
     is_sealed: AtomicBool,
-    /// A release is collecting the changed pages: no write-back begins until it has done so.
+    /// Whether a release is collecting the changed pages: no write-back begins meanwhile.
     is_collecting: AtomicBool,
     /// The number of threads that are cleaning now; changed only with the table locked.
     cleaning: AtomicUsize,
@@ -127,7 +127,7 @@ pub struct PageStatistics {
     pub faults: u64,
     /// Pages fetched from the store.
     pub pages_fetched: u64,
-    /// Those of them that were fetched before they were touched.
+    /// Pages among these that were fetched before they were touched.
     pub pages_fetched_ahead: u64,
     /// Frames that were freed.
     pub pages_evicted: u64,
@@ -214,17 +214,17 @@ impl Paging {
         }
         drop(self.table());
         self.arrived();
-        // Ends when the threads see that it is over; each call of theirs has the deadline of the store.
+        // The threads end when they see that it is over; each of their calls has the deadline of the store.
         self.fault_threads.join();
         self.region.release();
     }
 
-    /// Stops writing back and freeing frames: for the end of a process whose region is removed. Pages are still served.
+    /// Stops writing back and freeing frames, at the end of a process whose region is removed. Pages are still served.
     pub fn seal(&self) {
         self.is_sealed.store(true, Ordering::SeqCst);
         let mut table = self.table();
         while table.is_any_writing() {
-            // Ends when the write that is under way ends; it has the deadline of the store.
+            // This wait ends when the write that is under way ends, which has the deadline of the store.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         // Threads that wait for memory get it; the process is about to end.
@@ -296,7 +296,7 @@ impl Paging {
     }
 
     /// Wakes threads that may wait for a change of the table: memory was freed, bytes were fetched, or a change has
-    /// arrived in the store. Called after the table was changed.
+    /// arrived in the store. It is called after the table was changed.
     fn arrived(&self) {
         self.changed.notify_all();
         // Pages whose write-back has ended may be freed now. Threads that have nothing to clean are not woken for each
@@ -338,7 +338,7 @@ impl Paging {
         super::coherence::entry::difference(page, frame, twin, join)
     }
 
-    /// Ends the process: a page is needed and cannot be read.
+    /// Ends the process, because a page is needed and cannot be read.
     fn fail(&self, error: &StoredError) -> ! {
         super::end::end_process(&format!("a page of the region could not be had: {error}"))
     }

@@ -18,13 +18,14 @@ use crate::synchronisation::member;
 const REGION: u32 = 9;
 const MIB: usize = 1 << 20;
 
-/// The number of regions of a process that catch faults is limited, and one has the table of lines.
+/// Excludes other tests: the number of regions of a process that catch faults is limited, and one has the table of
+/// lines.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints why a test is skipped where pages cannot be caught.
+/// Prints why a test is skipped if faults cannot be caught here.
 pub(crate) fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
@@ -217,7 +218,7 @@ fn pages_in_a_row_come_in_few_calls() {
         assert_eq!(process.load(page * PAGE_BYTES + 9, 1), [page as u8], "page {page}");
     }
     let calls = counted.counts().calls();
-    // Two pages, and then windows of 4, 8, 16, 32 and so on up to a bound, whoever is faster.
+    // Two pages come, and then windows of 4, 8, 16, 32 and so on up to a bound, in whatever order the threads run.
     assert!(calls <= 20, "{calls} calls for 512 pages");
     drop(process);
 }
@@ -237,7 +238,7 @@ fn two_processes_change_the_same_page_and_lose_nothing() {
     one.release();
     two.acquire();
     assert_eq!((two.load(0, 3), two.load(100, 3)), (b"one".to_vec(), b"two".to_vec()), "a patch leaves what is ours");
-    // Too much for a patch: the page is dropped, or merged if it was changed.
+    // This is too much for a patch: the page is dropped, or merged if it was changed.
     one.store(2000, &[1; 2000]);
     one.release();
     two.store(110, b"more");
@@ -272,7 +273,7 @@ fn a_page_that_is_released_again_and_again_stays_open() {
         assert_eq!(one.load(8, 2), [round; 2]);
     }
     assert_eq!(faults[4], faults[19], "{faults:?}");
-    // Too much for a patch, while the page is open and unchanged.
+    // This is too much for a patch, while the page is open and unchanged.
     two.store(1000, &[3; 2000]);
     two.release();
     one.acquire();
@@ -387,7 +388,7 @@ fn system_calls_find_pages_that_are_not_here() {
     assert_eq!(read, text.len() as isize, "read(2) into pages that are not here");
     assert_eq!(process.load(10 * PAGE_BYTES + 5, text.len()), text);
     for end in ends {
-        // SAFETY: ours, and not used any more.
+        // SAFETY: this test opened it, and does not use it any more.
         unsafe { libc::close(end) };
     }
 }

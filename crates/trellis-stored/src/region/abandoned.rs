@@ -3,7 +3,7 @@
 //!
 //! Promises: a start examines the most recently created regions with one call, however much the store holds. It removes
 //! at most one region, and a bounded number of its keys; the next start continues if there are more. An interrupted
-//! removal is found again, because the two records that lead here are removed last. Must never touch a region of a
+//! removal is found again, because the two records that lead here are removed last. It must never touch a region of a
 //! process that may be running, or of one about which this machine has no information.
 
 use trellis_store::{Key, Kind, Store};
@@ -13,10 +13,10 @@ use crate::end;
 use crate::error::StoredError;
 use crate::synchronisation::member::{self, MemberRecord};
 
-/// The maximum number of keys removed at one start: a few calls.
+/// The maximum number of keys that one start removes, with a few calls.
 const KEYS_MAX: usize = 4096;
-/// How many numbers before its own a start examines. Not all: a store without an order would search everything it holds
-/// for a list. Older regions are left to `trellis store rm`.
+/// The number of regions before its own that a start examines. It does not examine all: a store without an order would
+/// search everything that it holds for a list. Older regions are left to `trellis store rm`.
 const LOOKED_AT: u32 = 64;
 
 /// Removes what an ended process of this machine left; `next` is the number of the region being created.
@@ -58,7 +58,8 @@ fn remove_region(store: &dyn Store, number: u32, keys_max: usize) -> Result<(), 
     let mut removed = 0;
     let is_last = |kind: &Kind| matches!(kind, Kind::Named | Kind::Header | Kind::Member);
     for kind in Kind::ALL.into_iter().filter(|kind| !is_last(kind)) {
-        // As many keys as may be removed at once: a store without an order searches everything for each list.
+        // The list has as many keys as may be removed at once: a store without an order searches everything for each
+        // list.
         let numbers = store.numbers(number, kind, 0, keys_max - removed)?;
         removed += numbers.len();
         delete(store, numbers.into_iter().map(|key| Key::new(number, kind, key)).collect())?;
@@ -105,7 +106,7 @@ mod tests {
         put(&*region.store, key, record).expect("stored");
     }
 
-    /// As if its process had ended, and another one had its process number.
+    /// Changes an identity as if its process had ended, and another one had its process number.
     fn ended(identity: &str) -> String {
         format!("{identity}0")
     }

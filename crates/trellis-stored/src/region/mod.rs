@@ -1,11 +1,12 @@
 //! Regions in a store: opening, creating, inspecting and removing them.
 //!
-//! A key of region 0 maps a name to a number. All keys of the region contain that number, which is never assigned twice.
-//! A region without a name gets a number too, so that tools can see it, and is removed with its process; if the process
-//! could not remove it, the creation of the next such region does.
+//! A key of region 0 maps a name to a number. All keys of the region contain that number, which is never assigned
+//! twice. A region without a name gets a number too, so that tools can see it, and is removed with its process; if the
+//! process could not remove it, the creation of the next such region does.
 //!
 //! Promises: if two processes create the same name at once, both get the same region. A partly created region cannot be
-//! found. A region of another version is refused. Must never remove a region that a process may be using, unless forced.
+//! found. A region of another version is refused. It must never remove a region that a process may be using, unless
+//! forced.
 
 mod abandoned;
 
@@ -27,13 +28,13 @@ use super::synchronisation::member::{self, MemberRecord};
 const DIRECTORY: u32 = 0;
 /// The directory's counter of regions.
 const COUNTER: u64 = 0;
-/// Set in directory keys of regions without a name, together with the region's number.
+/// The bit in directory keys of regions without a name, together with the region's number.
 const PRIVATE: u64 = 1 << 63;
-/// How many names may have the same number before one is refused.
+/// The maximum number of names with the same number. A further one is refused.
 const SAME_NUMBER_MAX: u64 = 4;
 /// The number of keys that are removed at a time.
 const REMOVE_AT_ONCE: usize = 512;
-/// The number of the only member of a region without a name; its record only identifies it.
+/// The number of the only member of a region without a name. Its record only identifies it.
 const ONLY_MEMBER: u64 = 1;
 
 /// A region that this process uses.
@@ -56,11 +57,11 @@ pub struct Opened {
     pub lease: Duration,
 }
 
-/// Opens the region that the settings name, or creates it; without a name, creates one for this process alone.
+/// Opens the region that the settings name, or creates it. Without a name, it creates one for this process alone.
 ///
 /// # Errors
 ///
-/// The store's, or what is wrong with the existing region.
+/// The errors of the store, or what is wrong with the existing region.
 pub fn open(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, StoredError> {
     let Some(name) = &settings.region else { return open_private(store, settings) };
     settings::check_name(name).map_err(|reason| StoredError::Argument(format!("region `{name}`: {reason}")))?;
@@ -101,7 +102,7 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn leave(&self, pages: Option<&mut dyn Iterator<Item = u64>>) -> Result<(), StoredError> {
         if !self.header.is_private {
             return Ok(member::leave(&*self.store, self.number, self.member)?);
@@ -126,7 +127,7 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     pub fn root(&self, name: &str) -> Result<Option<u64>, StoredError> {
         let value = self.store.get_many(&[self.root_key(name)])?.pop().flatten();
         let Some(value) = value else { return Ok(None) };
@@ -138,9 +139,9 @@ impl Opened {
         Ok(Some(root.address))
     }
 
-    /// The change that publishes an address under a name, unless another process has done so. Include it in a release, so
-    /// that a process that finds the address finds what is stored there. If it is refused, [`Opened::root`] returns the
-    /// address that was published first.
+    /// The change that publishes an address under a name, unless another process has done so. The caller includes it in
+    /// a release, so that a process that finds the address finds what is stored there. If it is refused,
+    /// [`Opened::root`] returns the address that was published first.
     pub fn set_root(&self, name: &str, address: u64) -> Operation {
         let record = Root { name: name.to_owned(), address }.encode();
         Operation::CompareAndSwap { key: self.root_key(name), expect: Expect::Absent, change: Change::Put(record) }
@@ -171,9 +172,9 @@ pub struct Summary {
 /// All information about a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
-    /// As in a list.
+    /// The summary, as in a list.
     pub summary: Summary,
-    /// How many pages are in the store.
+    /// The number of pages in the store.
     pub pages: u64,
     /// The number of its releases.
     pub releases: u64,
@@ -193,7 +194,7 @@ pub struct Details {
 ///
 /// # Errors
 ///
-/// The store's.
+/// The errors of the store.
 pub fn list(store: &dyn Store) -> Result<Vec<Summary>, StoredError> {
     let mut regions = Vec::new();
     each_number(store, DIRECTORY, Kind::Directory, 1, &mut |numbers| {
@@ -216,7 +217,7 @@ pub fn list(store: &dyn Store) -> Result<Vec<Summary>, StoredError> {
 ///
 /// # Errors
 ///
-/// The store's.
+/// The errors of the store.
 pub fn stat(store: &dyn Store, name: &str) -> Result<Option<Details>, StoredError> {
     let Some((_, record)) = directory_record(store, name)? else { return Ok(None) };
     let number = record.number;
@@ -265,7 +266,7 @@ pub enum Removed {
 ///
 /// # Errors
 ///
-/// The store's.
+/// The errors of the store.
 pub fn remove(store: &dyn Store, name: &str, force: bool) -> Result<Removed, StoredError> {
     let Some((key, record)) = directory_record(store, name)? else { return Ok(Removed::Nothing) };
     if !force && let Some(mut details) = stat(store, name)? {
@@ -410,13 +411,13 @@ fn next_number(store: &dyn Store) -> Result<u32, StoredError> {
 fn name_keys(name: &str) -> impl Iterator<Item = Key> + use<> {
     let first = name_number(name);
     (0..SAME_NUMBER_MAX).map(move |more| {
-        // Never the counter, and never that of a region without a name.
+        // The number is never the counter's, and never that of a region without a name.
         let number = first.wrapping_add(more) & !PRIVATE;
         Key::new(DIRECTORY, Kind::Directory, number.max(1))
     })
 }
 
-/// FNV-1a, without the highest bit; never 0.
+/// The number of a name: FNV-1a without the highest bit, and never 0.
 fn name_number(name: &str) -> u64 {
     (fnv1a(name) & !PRIVATE).max(1)
 }
@@ -550,7 +551,7 @@ mod tests {
         assert!(matches!(remove(&*store, &one.name, true).expect("answered"), Removed::Keys(3)));
 
         let two = open(Arc::clone(&store), &Settings::default()).expect("made");
-        // As if another process had this one's process number before.
+        // The record looks as if another process had this one's process number before.
         let earlier = member::key(two.number, two.member);
         let mut record =
             store.get_many(std::slice::from_ref(&earlier)).expect("readable").remove(0).expect("it is there");

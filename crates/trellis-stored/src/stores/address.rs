@@ -1,7 +1,7 @@
 //! Addresses of memory servers: `memory-server:PREFIX,PREFIX?prefix=PREFIX&object=SIZE`.
 //!
-//! Promises: an invalid address is refused with the accepted forms; nothing is contacted. Must never guess the addresses
-//! of this host: the address or the environment gives them.
+//! Promises: an invalid address is refused with the accepted forms, and nothing is contacted. It must never guess the
+//! addresses of this host: the address or the environment gives them.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::settings::bytes_of_text;
 use trellis_remote::pages::{OBJECT_BYTES_UNIT, PagesOptions};
 use trellis_remote::{ClientOptions, Host, HostPrefix};
 
-/// The default size of an object: large enough to keep the number of objects low, and not too large for a small program.
+/// The default size of an object in bytes: large enough to keep the number of objects low, and not too large for a
+/// small program.
 const OBJECT_BYTES: u64 = 64 << 20;
 const OBJECT_BYTES_MAX: u64 = 1 << 40;
-/// The maximum number of servers; a region is distributed over all of them.
+/// The maximum number of servers. A region is distributed over all of them.
 const SERVERS_MAX: usize = 256;
 
 /// The text after the `:` if an address names memory servers.

@@ -1,11 +1,11 @@
 //! The store `memory-server`: pages at memory servers, everything else in this process.
 //!
-//! Promises the contract of a store to one process: pages and values (`Staged`, `Named`) change one by one, control keys
-//! together. A page has 4 KiB even if less was put. A page that was never written, or was deleted, is absent and costs no
-//! call. Changes of whole pages and of parts of them are sent to the servers as such, many at once. Steps that read a
-//! page and change it (additions, comparisons) are carried out here, while no other call uses any page.
+//! Promises the contract of a store to one process: pages and values (`Staged`, `Named`) change one by one, control
+//! keys together. A page has 4 KiB even if less was put. A page that was never written, or was deleted, is absent and
+//! costs no call. Changes of whole pages and of parts of them are sent to the servers as such, many at once. Steps that
+//! read a page and change it (additions, comparisons) are carried out here, while no other call uses any page.
 //!
-//! Must never be opened for a region that other processes use: they would not find the keys that are kept here.
+//! It must never be opened for a region that other processes use: they would not find the keys that are kept here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     call_bytes_max: 16 << 20,
 };
 
-/// See the module.
+/// The store; see the module.
 struct MemoryServers {
     name: String,
     pages: Pages,
@@ -40,7 +40,7 @@ struct MemoryServers {
     others: Embedded,
 }
 
-/// Opens it.
+/// Opens the store.
 pub(super) fn open(url: &str, options: PagesOptions) -> Result<Arc<dyn Store>, StoreError> {
     let name = url.split('?').next().unwrap_or(url).to_owned();
     let pages = Pages::open(options)

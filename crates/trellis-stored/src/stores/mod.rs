@@ -1,7 +1,7 @@
-//! Opens a store from its address: the stores of the crate `trellis-store`, and `memory-server`, which needs the network
-//! of this crate.
+//! Opens a store from its address: the stores of the crate `trellis-store`, and `memory-server`, which needs the
+//! network of this crate.
 //!
-//! Promises that all memory in stores is opened here. Must never depend on how a store works.
+//! Promises that all memory in stores is opened here. It must never depend on how a store works.
 
 mod address;
 mod memory_server;
@@ -24,7 +24,7 @@ pub const MEMORY_SERVER_FORMS: &str = "memory-server:PREFIX[,PREFIX...] or memor
 ///
 /// # Errors
 ///
-/// The store's, and a message if the store cannot hold what is requested.
+/// The errors of the store, and a message if the store cannot hold what is requested.
 pub fn open(settings: &Settings) -> Result<Arc<dyn Store>, StoredError> {
     match checked(settings)? {
         Some(options) => Ok(memory_server::open(&settings.store, options)?),
@@ -48,7 +48,7 @@ pub fn is_memory_server(url: &str) -> bool {
 
 /// The distance of changed bytes in a page up to which writing the bytes in between costs less than another step.
 pub(crate) fn join_bytes(url: &str) -> usize {
-    // There, a step is a datagram, and a datagram with a whole page takes little longer than a short one.
+    // At memory servers, a step is a datagram, and a datagram with a whole page takes little longer than a short one.
     if is_memory_server(url) { PAGE_BYTES } else { 64 }
 }
 

@@ -3,10 +3,10 @@
 //! reached.
 //!
 //! The count is never reset: arrival number `n` waits until the count reaches the next multiple of the number of
-//! participants, so no thread has to leave before the next round can begin. A thread that gives up withdraws its arrival,
-//! unless the barrier has opened meanwhile. A process that crashes after its arrival stays counted. One that crashes
-//! before it is missing, and the error of the others names who has arrived and who has not. A barrier waits for a number
-//! and not for particular members, so it replaces none.
+//! participants, so no thread has to leave before the next round can begin. A thread that gives up withdraws its
+//! arrival, unless the barrier has opened meanwhile. A process that crashes after its arrival stays counted. One that
+//! crashes before it is missing, and the error of the others names who has arrived and who has not. A barrier waits for
+//! a number and not for particular members, so it replaces none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,14 +24,14 @@ const ARRIVED: u32 = 0;
 /// The number of participants; 0 before the first use.
 const PARTICIPANTS: u32 = 8;
 
-/// In an entry of the barrier's log: arrived, or gave up.
+/// The two events in an entry of the barrier's log: an arrival, and giving up.
 const CAME: u64 = 1;
 const GAVE_UP: u64 = 2;
 
 /// The maximum number of entries of a barrier's log that an error examines.
 const ENTRIES_MAX: u32 = 65_536;
 
-/// What this process knows of a barrier.
+/// The knowledge of this process about a barrier.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     participants: u32,
@@ -40,8 +40,8 @@ pub(super) struct Known {
 }
 
 impl Session {
-    /// The barrier at a place, by a name or an address, for `participants` threads. One call the first time; a name costs
-    /// one more.
+    /// The barrier at a place, by a name or an address, for `participants` threads. It costs one call the first time,
+    /// and a name one more.
     ///
     /// # Errors
     ///
@@ -80,21 +80,22 @@ struct Arrival {
 }
 
 impl Barrier {
-    /// Waits until all participants have arrived. What each stored before is then visible to all. True for the last
-    /// arrival.
+    /// Waits until all participants have arrived. What each stored before is then visible to all. Returns true to the
+    /// last arrival.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] after the session's `wait_max`: names who has arrived, and who has not.
+    /// [`SynchronisationError::TooLong`] after the session's `wait_max`. It names the members that have arrived, and
+    /// those that have not.
     pub fn wait(&self) -> Result<bool, SynchronisationError> {
         self.wait_within(self.session.timeout(None))?
     }
 
-    /// As [`Barrier::wait`], for `duration` at most; `None` if the barrier did not open in that time.
+    /// Waits like [`Barrier::wait`], for `duration` at most. Returns `None` if the barrier did not open in that time.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn wait_for(&self, duration: Duration) -> Result<Option<bool>, SynchronisationError> {
         Ok(self.wait_within(duration)?.ok())
     }
@@ -140,13 +141,13 @@ impl Barrier {
         }
     }
 
-    /// Sleeps until the count is reached; false if the time ran out first.
+    /// Sleeps until the count is reached. Returns false if the time ran out first.
     fn sleep(&self, opens_at: u64, deadline: Instant) -> Result<bool, SynchronisationError> {
         let steps = [record::is_within(&self.object.key, ARRIVED, (opens_at as i64, i64::MAX))];
         Ok(matches!(self.session.acquire(&steps, Some(deadline))?, Answer::Done(_)))
     }
 
-    /// Withdraws the arrival; false if the barrier has opened meanwhile, which is then acquired.
+    /// Withdraws the arrival. Returns false if the barrier has opened meanwhile, which is then acquired.
     fn withdraw(&self, begun_at: u64, opens_at: u64) -> Result<bool, SynchronisationError> {
         let bounds = (begun_at as i64, opens_at as i64 - 2);
         let steps = [record::add_within(&self.object.key, ARRIVED, -1, bounds), self.entry(GAVE_UP)];
@@ -202,7 +203,7 @@ impl Barrier {
 
     /// Describes who has arrived in this round, and who is a member but has not.
     fn who_came(&self, arrival: Arrival, begun_at: u64) -> String {
-        // An error is being reported already: what the store does not answer is left out.
+        // An error is being reported already, so what the store does not answer is left out.
         let read = Operation::Entries { log: self.log(), after: 0, count: ENTRIES_MAX };
         let entries = match self.session.store().apply(&[read], None) {
             Ok(Applied::Done(outcomes)) => match outcomes.into_iter().next() {
@@ -249,7 +250,7 @@ impl Barrier {
     }
 }
 
-/// Who has arrived in a round, and how often.
+/// The members that have arrived in a round, and how often.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
     came: Vec<(u64, i64)>,

@@ -20,7 +20,8 @@ use super::session::{Ends, Session};
 const NOTIFIED: u32 = 0;
 
 impl Session {
-    /// The condition variable at a place, by a name or an address. A name costs one call the first time, an address none.
+    /// The condition variable at a place, by a name or an address. A name costs one call the first time, an address
+    /// none.
     ///
     /// # Errors
     ///
@@ -38,7 +39,7 @@ pub struct Condvar {
     object: Object,
 }
 
-/// The result of a wait: whether the lock is held again, and whether there was a notification.
+/// The outcome of a wait: whether the lock is held again, and whether there was a notification.
 pub struct Waited {
     /// The lock; `None` if it could not be taken again.
     pub held: Option<HeldMutex>,
@@ -57,8 +58,8 @@ impl Condvar {
         self.wait_within(guard, None).and_then(|notified| if notified { Ok(()) } else { Err(self.too_long()) })
     }
 
-    /// As [`Condvar::wait`], for as long as `is_to_wait` returns true; it is called under the lock, also before the
-    /// first wait.
+    /// Waits like [`Condvar::wait`] for as long as `is_to_wait` returns true. It is called under the lock, also before
+    /// the first wait.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl Condvar {
         Ok(())
     }
 
-    /// As [`Condvar::wait`], for `duration` at most; returns whether there was a notification.
+    /// Waits like [`Condvar::wait`], for `duration` at most. Returns whether there was a notification.
     ///
     /// # Errors
     ///
@@ -87,17 +88,17 @@ impl Condvar {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn notify_one(&self) -> Result<(), SynchronisationError> {
         self.notify_all()
     }
 
-    /// Wakes all waiting threads. One call, which also releases what this process stored; [`MutexGuard::notify_all`]
-    /// combines it with the release of the lock.
+    /// Wakes all waiting threads. This is one call, which also releases what this process stored.
+    /// [`MutexGuard::notify_all`] combines it with the release of the lock.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn notify_all(&self) -> Result<(), SynchronisationError> {
         self.session.release(&[self.step()]).map(drop)
     }
@@ -107,8 +108,8 @@ impl Condvar {
         record::add(&self.object.key, NOTIFIED, 1)
     }
 
-    /// As [`Condvar::wait_for`], for callers that store the hold themselves. Without `duration`, the wait is limited by
-    /// the session's `wait_max`, and reaching that limit is an error.
+    /// Waits like [`Condvar::wait_for`], for callers that store the hold themselves. Without `duration`, the wait is
+    /// limited by the session's `wait_max`, and reaching that limit is an error.
     pub fn wait_held(&self, held: HeldMutex, duration: Option<Duration>) -> Waited {
         let mut waited = self.wait_with(held, Vec::new(), duration);
         if duration.is_none() && matches!(waited.notified, Ok(false)) {
@@ -149,7 +150,7 @@ impl Condvar {
         }
     }
 
-    /// The time is over: takes the lock again, and checks whether there was a notification after all.
+    /// Takes the lock again after the time is over, and checks whether there was a notification after all.
     fn take_again(&self, session: &Arc<Ends>, object: &Object, notified_before: u64) -> Waited {
         match mutex::take(session, object, &[], session.timeout(None)) {
             Ok(Ok(held)) => {

@@ -4,12 +4,12 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SynchronisationError {
-    /// The deadline passed; nothing was taken.
+    /// The deadline passed, and nothing was taken.
     #[error("gave up after {} waiting for {what}: {whom}", seconds(*.milliseconds))]
     TooLong {
-        /// What was waited for.
+        /// The object of the wait.
         what: String,
-        /// How long the wait lasted.
+        /// The length of the wait in milliseconds.
         milliseconds: u64,
         /// Who holds it or is missing, and since when.
         whom: String,

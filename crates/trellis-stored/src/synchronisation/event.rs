@@ -1,5 +1,5 @@
-//! Event flags: waiting threads continue when the flag is set, and a wait returns at once while it is set. Each operation
-//! is one call of the store.
+//! Event flags: waiting threads continue when the flag is set, and a wait returns at once while it is set. Each
+//! operation is one call of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use super::session::{Answer, Ends, Session};
 const SET: u32 = 0;
 
 impl Session {
-    /// The event at a place, by a name or an address; initially not set. A name costs one call the first time, an address
-    /// none.
+    /// The event at a place, by a name or an address; initially not set. A name costs one call the first time, an
+    /// address none.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn set(&self) -> Result<(), SynchronisationError> {
         self.session.release(&[record::put(&self.object.key, SET, &[1])]).map(drop)
     }
@@ -46,7 +46,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn clear(&self) -> Result<(), SynchronisationError> {
         self.session.apply(&[record::put(&self.object.key, SET, &[0])]).map(drop)
     }
@@ -68,20 +68,20 @@ impl Event {
         })
     }
 
-    /// As [`Event::wait`], for `duration` at most; returns whether the flag was set.
+    /// Waits like [`Event::wait`], for `duration` at most. Returns whether the flag was set.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn wait_for(&self, duration: Duration) -> Result<bool, SynchronisationError> {
         self.wait_within(duration)
     }
 
-    /// Whether the flag is set; if it is, what was stored before it was set is visible.
+    /// Whether the flag is set. If it is, what was stored before it was set is visible.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn is_set(&self) -> Result<bool, SynchronisationError> {
         self.wait_within(Duration::ZERO)
     }

@@ -3,11 +3,11 @@
 //! A record says that the process is alive and identifies it, and counts *heartbeats*, which the process gives every
 //! third of its lease while it holds something that another process could wait for. A process that has seen a record
 //! without a new heartbeat for one lease, by its own clock, may *replace* the member: in one call, it marks the record
-//! and takes back what the member held. Every change that a process makes in the region is guarded by its record, so that
-//! no change of a replaced process takes effect.
+//! and takes back what the member held. Every change that a process makes in the region is guarded by its record, so
+//! that no change of a replaced process takes effect.
 //!
-//! Promises: no two members of a region ever have the same number; clocks of different machines are never compared. Must
-//! never keep state in this process.
+//! Promises: no two members of a region ever have the same number; clocks of different machines are never compared. It
+//! must never keep state in this process.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,7 +26,7 @@ pub const LEASE: Deadline = Deadline {
     tested: "crates/trellis-stored/src/synchronisation/tests/locks.rs a_process_that_ends_at_any_call_is_replaced",
 };
 
-/// The shortest lease: with less, a process that merely waits for a processor would be replaced.
+/// The minimum lease. With a shorter one, a process that merely waits for a processor would be replaced.
 pub const LEASE_MIN: Duration = Duration::from_millis(10);
 
 /// 1 while the process may change the region; 2 after it was replaced.
@@ -59,11 +59,11 @@ pub(crate) fn lives(region: u32, number: u64) -> Operation {
     record::swap(&key(region, number), STATE, &[ALIVE], &[ALIVE])
 }
 
-/// Makes this process a member of a region; returns its number, from 1. Two calls.
+/// Makes this process a member of a region, with two calls. Returns its number, from 1.
 ///
 /// # Errors
 ///
-/// As the store's.
+/// The errors of the store.
 pub fn join(store: &dyn Store, region: u32, lease: Duration) -> Result<u64, StoreError> {
     let next = Operation::Add { key: key(region, 0), offset: 0, width: 8, delta: 1, bounds: None };
     let number = match store.apply(&[next], None)? {
@@ -87,11 +87,11 @@ pub(crate) fn only(region: u32, number: u64, lease: Duration) -> Operation {
 }
 
 /// Ends a membership: removes the record, and what the member held together with others. A lock that it still held
-/// becomes free for those that wait. Two calls.
+/// becomes free for those that wait. This takes two calls.
 ///
 /// # Errors
 ///
-/// As the store's.
+/// The errors of the store.
 pub fn leave(store: &dyn Store, region: u32, number: u64) -> Result<(), StoreError> {
     let mut steps = take_back(store, region, number)?;
     steps.push(Operation::Change { key: key(region, number), change: Change::Delete });
@@ -99,11 +99,11 @@ pub fn leave(store: &dyn Store, region: u32, number: u64) -> Result<(), StoreErr
     store.apply(&steps, Some(&guard(region, number))).map(drop)
 }
 
-/// Gives a heartbeat; false if the member was replaced.
+/// Gives a heartbeat. Returns false if the member was replaced.
 ///
 /// # Errors
 ///
-/// As the store's.
+/// The errors of the store.
 pub fn beat(store: &dyn Store, region: u32, number: u64) -> Result<bool, StoreError> {
     let step = Operation::Add { key: key(region, number), offset: BEAT, width: 8, delta: 1, bounds: None };
     Ok(matches!(store.apply(&[step], Some(&guard(region, number)))?, Applied::Done(_)))
@@ -126,7 +126,7 @@ pub struct MemberRecord {
     pub process: u32,
     /// Its host name; empty if there is no record.
     pub host: String,
-    /// Distinguishes it from every other process of its machine; `has_ended` compares it.
+    /// A text that distinguishes it from every other process of its machine; `has_ended` compares it.
     pub identity: String,
     /// When it became a member, by its own clock, in milliseconds since 1970.
     pub since_milliseconds: u64,
@@ -165,7 +165,8 @@ pub(crate) fn replace(region: u32, record: &MemberRecord, by: u64) -> Operation 
     record::swap(&key(region, record.number), STATE, &[ALIVE, record.beat], &[REPLACED, record.beat, by])
 }
 
-/// The steps that take back what a member holds together with others, to be done with [`replace`]. One call.
+/// Returns the steps that take back what a member holds together with others, for one call with [`replace`]. This takes
+/// one call.
 pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<Vec<Operation>, StoreError> {
     let mut steps = slots::clear_all(store, region, number)?;
     if !steps.is_empty() {
@@ -174,7 +175,7 @@ pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<V
     Ok(steps)
 }
 
-/// The members with these numbers. One call; none if there are no numbers.
+/// The members with these numbers. This takes one call, or none if there are no numbers.
 pub(crate) fn records(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<MemberRecord>, StoreError> {
     if numbers.is_empty() {
         return Ok(Vec::new());
@@ -184,7 +185,7 @@ pub(crate) fn records(store: &dyn Store, region: u32, numbers: &[u64]) -> Result
     Ok(numbers.iter().zip(&records).map(|(number, record)| MemberRecord::read(*number, record.as_deref())).collect())
 }
 
-/// Every living member. Two calls, and more if there are thousands.
+/// Every living member. This takes two calls, and more if there are thousands.
 pub(super) fn living(store: &dyn Store, region: u32) -> Result<Vec<MemberRecord>, StoreError> {
     let numbers = record::numbers(store, region, Kind::Member, 1, u64::MAX)?;
     Ok(records(store, region, &numbers)?.into_iter().filter(|record| record.is_alive).collect())

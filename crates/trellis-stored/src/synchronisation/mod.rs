@@ -1,6 +1,6 @@
-//! Synchronisation between threads of different processes that share only a store: mutexes, read-write locks, semaphores,
-//! barriers, condition variables, events, and one-time actions. The words are those of the standard library, and those of
-//! a cluster (`trellis::synchronisation`).
+//! Synchronisation between threads of different processes that share only a store: mutexes, read-write locks,
+//! semaphores, barriers, condition variables, events, and one-time actions. They have the names of the standard
+//! library, as those of a cluster do (`trellis::synchronisation`).
 //!
 //! ```text
 //! let session = Session::new(region, Options::default())?;
@@ -10,9 +10,10 @@
 //! guard.unlock()?;                         // one call: what changed, the log, the lock
 //! ```
 //!
-//! An object exists from its first use, with all fields zero. What a thread wrote before it *released* (unlocked, arrived
-//! at a barrier, released a semaphore, set, notified) is visible to a thread that *acquires* afterwards (locks, leaves the
-//! barrier, acquires a semaphore, has waited, was woken). [`super::coherence`] provides this; each call here includes it.
+//! An object exists from its first use, with all fields zero. What a thread wrote before it *released* (unlocked,
+//! arrived at a barrier, released a semaphore, set, notified) is visible to a thread that *acquires* afterwards (locks,
+//! leaves the barrier, acquires a semaphore, has waited, was woken). [`super::coherence`] provides this; each call here
+//! includes it.
 //!
 //! | operation | calls of the store |
 //! |---|---|
@@ -24,16 +25,17 @@
 //! | condition variable: notify; together with the release of the lock | 1, 0 |
 //! | a name, the first time in a process | 1 |
 //!
-//! **Crashes.** A process is a [`member`] of its region and gives heartbeats while it holds a lock. A process that waits
-//! for it and sees no heartbeat for a lease, by its own clock, replaces it. Every lock that the replaced process held is
-//! then free for those that wait, and nothing that it stored since its last release ever becomes part of the region, even
-//! if it had only been suspended; its next call reports this. Permits of semaphores and arrivals at barriers are not
-//! returned; see [`Semaphore`] and [`Barrier`].
+//! **Crashes.** A process is a [`member`] of its region and gives heartbeats while it holds a lock. A process that
+//! waits for it and sees no heartbeat for a lease, by its own clock, replaces it. Every lock that the replaced process
+//! held is then free for those that wait, and nothing that it stored since its last release ever becomes part of the
+//! region, even if it had only been suspended; its next call reports this. Permits of semaphores and arrivals at
+//! barriers are not returned; see [`Semaphore`] and [`Barrier`].
 //!
-//! **Waiting** threads are served in no promised order. Every wait has a deadline. Its error names the holder, and for
-//! how long it has held the object at least, or names who is missing. A wait that was given up leaves nothing taken.
+//! **Waiting** threads are served in no promised order. Every wait has a deadline. Its error names the holder and for
+//! how long at least it has held the object, or it names those that are missing. A wait that was given up leaves
+//! nothing taken.
 //!
-//! Must never: compare the clocks of two machines, or hold a lock of this process during a call of the store.
+//! It must never compare the clocks of two machines, or hold a lock of this process during a call of the store.
 
 mod barrier;
 mod clock;

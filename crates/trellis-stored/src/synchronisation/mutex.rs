@@ -2,8 +2,8 @@
 //! whichever process held it before.
 //!
 //! Each acquisition returns a *token* that is larger than every earlier one of the same lock. A release names the token
-//! and is guarded by the member record, so nothing that a replaced process stored under a lock is ever written, not even
-//! in part. Waiting threads are served in no promised order. Locks are not recursive.
+//! and is guarded by the member record, so nothing that a replaced process stored under a lock is ever written, not
+//! even in part. Waiting threads are served in no promised order. Locks are not recursive.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::watch::{Blocker, Contended, JUST_CHANGED, Obtained, Timely};
 const HOLDER: u32 = 0;
 /// A number that identifies the hold among those of the member.
 const NONCE: u32 = 8;
-/// How often the lock was taken.
+/// The number of times that the lock was taken.
 const TOKEN: u32 = 16;
 
 impl Session {
@@ -45,7 +45,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// Takes the lock; dropping the guard releases it.
+    /// Takes the lock. Dropping the guard releases it.
     ///
     /// # Errors
     ///
@@ -58,11 +58,11 @@ impl Mutex {
         }
     }
 
-    /// Takes the lock if it is free. One call. A crashed holder is replaced by threads that wait, not by those that try.
+    /// Takes the lock if it is free, with one call. Threads that wait replace a crashed holder; those that try do not.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_lock(&self) -> Result<Option<MutexGuard>, SynchronisationError> {
         self.try_lock_for(Duration::ZERO)
     }
@@ -71,12 +71,13 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_lock_for(&self, duration: Duration) -> Result<Option<MutexGuard>, SynchronisationError> {
         Ok(self.obtain(Some(duration))?.ok().map(MutexGuard::of))
     }
 
-    /// As [`Mutex::lock`], for callers that store the hold themselves; only [`HeldMutex::release`] releases the lock.
+    /// Waits like [`Mutex::lock`], for callers that store the hold themselves. Only [`HeldMutex::release`] releases the
+    /// lock.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl Mutex {
         self.obtain(None)?
     }
 
-    /// As [`Mutex::try_lock_for`], for callers that store the hold themselves.
+    /// Waits like [`Mutex::try_lock_for`], for callers that store the hold themselves.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl Mutex {
 
     /// The hold, or the error of a wait that ran out of time.
     pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldMutex> {
-        // A thread that gave a time of its own learns after that time that it waited in vain.
+        // A thread with its own timeout learns after that time that it waited in vain.
         if duration.is_none() && self.session.is_own(self.object.number) {
             return Err(SynchronisationError::Recursion(format!(
                 "this thread holds {} already, and would wait for itself; locks are not recursive",
@@ -192,8 +193,8 @@ impl Contended for Taking<'_> {
     }
 }
 
-/// A lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the heartbeats
-/// for it.
+/// A lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the
+/// heartbeats for it.
 #[must_use = "only `release` releases the lock"]
 pub struct HeldMutex {
     session: Arc<Ends>,
@@ -209,7 +210,7 @@ impl HeldMutex {
         self.token
     }
 
-    /// Releases the lock, together with everything that this process stored. One call.
+    /// Releases the lock, together with everything that this process stored, with one call.
     ///
     /// # Errors
     ///
@@ -218,7 +219,7 @@ impl HeldMutex {
         self.release_with(Vec::new()).map(drop)
     }
 
-    /// Like [`HeldMutex::release`], and wakes the threads that wait for a condition in the same call.
+    /// Releases like [`HeldMutex::release`], and wakes the threads that wait for a condition in the same call.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl HeldMutex {
         self.release_with(vec![condvar.step()]).map(drop)
     }
 
-    /// Like [`HeldMutex::release`], with `more` steps in the same call; returns their outcomes.
+    /// Releases like [`HeldMutex::release`], with `more` steps in the same call. Returns their outcomes.
     pub(super) fn release_with(self, more: Vec<Operation>) -> Result<Vec<Outcome>, SynchronisationError> {
         let mut steps = more;
         steps.push(self.free());
@@ -259,7 +260,7 @@ impl HeldMutex {
     }
 }
 
-/// A lock that is held; dropping it releases the lock.
+/// A held lock. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
 pub struct MutexGuard {
     /// `None` after a wait for a condition that could not take the lock again.

@@ -1,11 +1,11 @@
 //! Identifies an object by an address in the region, or by a name.
 //!
-//! An address is its own number. A name gets the number that its hash gives, and a record in the region's directory that
-//! holds the name, which the first user creates. A collision of two names is thus detected, and the second name takes
-//! another number. This costs one call for each name in each process.
+//! An address is its own number. A name gets the number that its hash gives, and a record in the region's directory
+//! that holds the name, which the first user creates. A collision of two names is thus detected, and the second name
+//! takes another number. This costs one call for each name in each process.
 //!
-//! Promises: the same name is the same object in every process; names and addresses never collide. Must never forget a
-//! name while the process uses it.
+//! Promises: the same name is the same object in every process; names and addresses never collide. It must never forget
+//! a name while the process uses it.
 
 use trellis_base::fnv1a;
 use trellis_store::{Change, Expect, Key, Kind, Operation};
@@ -14,7 +14,7 @@ use super::error::SynchronisationError;
 use super::record::{self, Form};
 use super::session::{Answer, Core, locked};
 
-/// How many numbers a name may be refused before its hash is considered at fault.
+/// The number of numbers that a name may be refused before its hash is considered at fault.
 const ATTEMPTS_MAX: u64 = 16;
 /// The maximum length of a name.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -45,7 +45,7 @@ impl From<u64> for Place<'_> {
 pub(super) struct Object {
     pub(super) number: u64,
     pub(super) key: Key,
-    /// Its name in messages: "lock `jobs`".
+    /// The object's name in messages: "lock `jobs`".
     pub(super) label: String,
 }
 
@@ -122,7 +122,7 @@ impl Core {
     }
 }
 
-/// FNV-1a, followed by mixing so that every bit depends on every other.
+/// FNV-1a, followed by mixing, so that every bit depends on every other.
 fn hash(text: &[u8]) -> u64 {
     let hash = fnv1a(text);
     let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,8 +1,9 @@
 //! Actions that are done once in a region, by one thread of one process, while others wait until they are done.
 //!
 //! It is a lock with a flag: a thread takes the lock, and either finds the flag set or does the work. A process that
-//! crashes during the work is therefore replaced like the holder of a lock, and the next one does the work. Two calls the
-//! first time in a process, none after that. The result must be in the region: it is not undone when a process ends.
+//! crashes during the work is therefore replaced like the holder of a lock, and the next one does the work. This takes
+//! two calls the first time in a process, and none after that. The result must be in the region: it is not undone when
+//! a process ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Ends, Session};
 
-/// 1 when the work is done; follows the words of a lock.
+/// 1 when the work is done. The word follows those of a lock.
 const DONE: u32 = 24;
 
 impl Session {
@@ -44,12 +45,12 @@ pub struct Turn {
 }
 
 impl Once {
-    /// Does `work` unless it was done before, and returns when it is done; returns whether it was done here. If `work`
+    /// Does `work` unless it was done before, and returns when it is done. Returns whether it was done here. If `work`
     /// panics, the next caller does it.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] names who does the work and for how long.
+    /// [`SynchronisationError::TooLong`] names the member that does the work, and for how long.
     pub fn call_once(&self, work: impl FnOnce()) -> Result<bool, SynchronisationError> {
         let Some(turn) = self.begin()? else { return Ok(false) };
         work();
@@ -57,7 +58,7 @@ impl Once {
         Ok(true)
     }
 
-    /// Begins a turn: do the work, then call [`Turn::done`]. `None` if it is done.
+    /// Begins a turn: the caller does the work and then calls [`Turn::done`]. Returns `None` if the work is done.
     ///
     /// # Errors
     ///

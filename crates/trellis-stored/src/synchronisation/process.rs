@@ -2,7 +2,7 @@
 //!
 //! Promises: the way to create the session is set once, when the region is opened, and the session is created at its
 //! first use; a program that uses no object pays nothing. A forked child has no session: its parent's calls and
-//! heartbeats are not its own. Must never replace the session, because holds refer to it.
+//! heartbeats are not its own. It must never replace the session, because holds refer to it.
 
 use std::sync::OnceLock;
 

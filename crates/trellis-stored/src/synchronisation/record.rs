@@ -2,10 +2,10 @@
 //!
 //! Every object is a record of little-endian words at fixed offsets. Every word is zero at first, so an object does not
 //! need to be created: a missing record is one of zeros. Each step names only the words that it uses. A process can
-//! therefore change a record without having read it, and an uncontended operation is one call, whichever process used the
-//! object before.
+//! therefore change a record without having read it, and an uncontended operation is one call, whichever process used
+//! the object before.
 //!
-//! Promises: a step changes only its own words. Must never depend on the length of a record.
+//! Promises: a step changes only its own words. It must never depend on the length of a record.
 
 use trellis_store::{Change, Expect, Key, Kind, Operation, Outcome, Store, StoreError};
 
@@ -21,13 +21,13 @@ pub(super) enum Form {
     Condition = 5,
     Event = 6,
     Once = 7,
-    /// Not an object: a member's record of what it holds together with others.
+    /// This is not an object, but a member's record of what it holds together with others.
     Holds = 8,
 }
 
 /// The number of bits below the form.
 const NUMBER_BITS: u32 = 60;
-/// Set in the numbers of objects that have a name.
+/// The bit that is set in the numbers of objects with a name.
 const NAMED: u64 = 1 << (NUMBER_BITS - 1);
 /// The largest possible address of an object.
 pub(super) const ADDRESS_MAX: u64 = NAMED - 1;
@@ -59,7 +59,7 @@ pub(super) fn holders(store: &dyn Store, region: u32) -> Result<Vec<u64>, StoreE
     Ok(numbers.into_iter().map(|number| number & ADDRESS_MAX).collect())
 }
 
-/// How many numbers are requested in one call.
+/// The maximum number of numbers that one call requests.
 const NUMBERS_AT_ONCE: usize = 4096;
 
 /// The numbers of one kind between two, both included.

@@ -22,7 +22,7 @@ use super::watch::{Blocker, Contended, JUST_CHANGED, Obtained, Timely};
 const WRITER: u32 = 0;
 /// A number that identifies the hold among those of the member.
 const NONCE: u32 = 8;
-/// How often the lock was taken for writing.
+/// The number of times that the lock was taken for writing.
 const TOKEN: u32 = 16;
 /// The number of readers.
 pub(super) const READERS: u32 = 24;
@@ -41,8 +41,8 @@ impl Session {
     }
 }
 
-/// A lock that one writer holds alone, or readers hold together. Not recursive: a thread that reads and requests to read
-/// again may wait behind a writer that waits for it.
+/// A lock that one writer holds alone, or readers hold together. It is not recursive: a thread that reads and requests
+/// to read again may wait behind a writer that waits for it.
 #[derive(Clone)]
 pub struct RwLock {
     session: Arc<Ends>,
@@ -63,7 +63,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] names who writes, or waits to, and for how long.
+    /// [`SynchronisationError::TooLong`] names the members that write or wait to write, and for how long.
     pub fn read(&self) -> Result<RwLockReadGuard, SynchronisationError> {
         Ok(RwLockReadGuard(Kept::of(self.acquire(Access::Read)?)))
     }
@@ -72,25 +72,25 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] names who holds it and for how long.
+    /// [`SynchronisationError::TooLong`] names the members that hold it, and for how long.
     pub fn write(&self) -> Result<RwLockWriteGuard, SynchronisationError> {
         Ok(RwLockWriteGuard(Kept::of(self.acquire(Access::Write)?)))
     }
 
-    /// Takes the lock for reading if no writer holds it or waits for it. One call.
+    /// Takes the lock for reading if no writer holds it or waits for it, with one call.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_read(&self) -> Result<Option<RwLockReadGuard>, SynchronisationError> {
         self.try_read_for(Duration::ZERO)
     }
 
-    /// Takes the lock for writing if it is free. One call.
+    /// Takes the lock for writing if it is free, with one call.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_write(&self) -> Result<Option<RwLockWriteGuard>, SynchronisationError> {
         self.try_write_for(Duration::ZERO)
     }
@@ -99,7 +99,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_read_for(&self, duration: Duration) -> Result<Option<RwLockReadGuard>, SynchronisationError> {
         Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| RwLockReadGuard(Kept::of(held))))
     }
@@ -108,12 +108,12 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_write_for(&self, duration: Duration) -> Result<Option<RwLockWriteGuard>, SynchronisationError> {
         Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| RwLockWriteGuard(Kept::of(held))))
     }
 
-    /// As [`RwLock::read`] and [`RwLock::write`], for callers that store the hold themselves; only
+    /// Waits like [`RwLock::read`] or [`RwLock::write`], for callers that store the hold themselves. Only
     /// [`HeldAccess::release`] releases the lock.
     ///
     /// # Errors
@@ -123,11 +123,11 @@ impl RwLock {
         self.obtain(access, None)?
     }
 
-    /// As [`RwLock::acquire`], if that is possible before `duration` has passed.
+    /// Takes the lock like [`RwLock::acquire`], if that is possible before `duration` has passed.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_acquire_for(
         &self,
         access: Access,
@@ -349,8 +349,8 @@ enum How {
     Writes { nonce: u64, token: u64 },
 }
 
-/// A read-write lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the
-/// heartbeats for it.
+/// A read-write lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends
+/// the heartbeats for it.
 #[must_use = "only `release` releases the lock"]
 pub struct HeldAccess {
     lock: RwLock,
@@ -375,7 +375,7 @@ impl HeldAccess {
         }
     }
 
-    /// Releases the lock, together with everything that this process stored. One call.
+    /// Releases the lock, together with everything that this process stored, with one call.
     ///
     /// # Errors
     ///
@@ -400,11 +400,11 @@ impl HeldAccess {
     }
 }
 
-/// A read-write lock that is held for reading; dropping it releases the lock.
+/// A read-write lock that is held for reading. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
 pub struct RwLockReadGuard(Kept);
 
-/// A read-write lock that is held for writing; dropping it releases the lock.
+/// A read-write lock that is held for writing. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
 pub struct RwLockWriteGuard(Kept);
 

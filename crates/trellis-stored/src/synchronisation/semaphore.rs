@@ -17,13 +17,13 @@ use super::record::{self, Form};
 use super::session::{Answer, Ends, Session};
 
 const VALUE: u32 = 0;
-/// The member that lowered it last.
+/// The member that acquired last.
 const ACQUIRED_BY: u32 = 8;
-/// The member that raised it last.
+/// The member that released last.
 const RELEASED_BY: u32 = 16;
 
 impl Session {
-    /// The semaphore at a place, by a name or an address; initially zero. A name costs one call the first time, an
+    /// The semaphore at a place, by a name or an address, initially zero. A name costs one call the first time, an
     /// address none.
     ///
     /// # Errors
@@ -34,7 +34,8 @@ impl Session {
         Ok(Semaphore { session: Arc::clone(&self.inner), object })
     }
 
-    /// Like [`Session::semaphore`], with an initial value if no process has used it before. One call more.
+    /// The semaphore as of [`Session::semaphore`], with an initial value if no process has used it before. This costs
+    /// one call more.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Waits for a permit, and takes it.
+    /// Waits for a permit and takes it.
     ///
     /// # Errors
     ///
@@ -74,20 +75,20 @@ impl Semaphore {
         if self.lower(timeout)? { Ok(()) } else { Err(self.too_long(timeout)) }
     }
 
-    /// Takes a permit if there is one; returns whether there was.
+    /// Takes a permit if there is one. Returns whether there was.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_acquire(&self) -> Result<bool, SynchronisationError> {
         self.lower(Duration::ZERO)
     }
 
-    /// As [`Semaphore::acquire`], for `duration` at most; returns whether a permit was taken.
+    /// Waits like [`Semaphore::acquire`], for `duration` at most. Returns whether a permit was taken.
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn try_acquire_for(&self, duration: Duration) -> Result<bool, SynchronisationError> {
         self.lower(duration)
     }
@@ -96,7 +97,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] if it would exceed 2^63 - 1.
+    /// [`SynchronisationError::Misuse`] if the number of permits would exceed 2^63 - 1.
     pub fn release(&self, count: u64) -> Result<(), SynchronisationError> {
         let count = self.signed(count)?;
         let steps = [
@@ -126,7 +127,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As the store's.
+    /// The errors of the store.
     pub fn value(&self) -> Result<u64, SynchronisationError> {
         self.record().map(|record| record::word(&record, VALUE))
     }
@@ -156,7 +157,7 @@ impl Semaphore {
     }
 
     fn too_long(&self, timeout: Duration) -> SynchronisationError {
-        // An error is being reported already: what the store does not answer is left out.
+        // An error is being reported already, so what the store does not answer is left out.
         let record = self.record().unwrap_or_default();
         let (acquired, released) = (record::word(&record, ACQUIRED_BY), record::word(&record, RELEASED_BY));
         let records =

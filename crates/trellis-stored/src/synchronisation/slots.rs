@@ -1,10 +1,10 @@
 //! A member's shared holds: reads, and waits for writing.
 //!
 //! A count in an object does not show who raised it. With each count that it raises, a member therefore records the
-//! object and a nonce, in the same call, in a slot of a record of its own. A process that replaces the member lowers the
-//! counts and empties the slots. A living member alone writes its slots, so it knows which are free without asking.
+//! object and a nonce, in the same call, in a slot of a record of its own. A process that replaces the member lowers
+//! the counts and empties the slots. A living member alone writes its slots, so it knows which are free without asking.
 //!
-//! Promises: a slot is reused only after it is empty in the store. Must never use more than [`SLOTS_MAX`] slots.
+//! Promises: a slot is reused only after it is empty in the store. It must never use more than [`SLOTS_MAX`] slots.
 
 use trellis_store::{Key, Operation, Store, StoreError};
 
@@ -43,7 +43,7 @@ impl Slots {
     }
 }
 
-/// What a slot counts for.
+/// The kind of hold that a slot stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counts {
     /// A reader.
@@ -85,11 +85,11 @@ impl Note {
     }
 }
 
-/// The steps that take back everything that a member recorded; none if it has no record. One call.
+/// The steps that take back everything that a member recorded; none if it has no record. This takes one call.
 pub(super) fn clear_all(store: &dyn Store, region: u32, member: u64) -> Result<Vec<Operation>, StoreError> {
     let key = record::holds_key(region, member);
     let Some(bytes) = store.get_many(std::slice::from_ref(&key))?.pop().flatten() else { return Ok(Vec::new()) };
-    // Asserts at least that the record exists.
+    // This step at least asserts that the record exists.
     let mut steps = vec![record::put(&key, 0, &[record::word(&bytes, 0)])];
     for (slot, note) in notes(&bytes) {
         steps.push(note.erase(region, member, slot));
@@ -108,7 +108,7 @@ fn notes(record: &[u8]) -> impl Iterator<Item = (u32, Note)> + '_ {
     })
 }
 
-/// The notes of one kind about an object, with their members and slots. Two calls.
+/// The notes of one kind about an object, with their members and slots. This takes two calls.
 pub(super) fn find(
     store: &dyn Store,
     region: u32,

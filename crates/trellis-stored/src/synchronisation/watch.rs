@@ -1,12 +1,12 @@
 //! Waits for objects that others hold, and replaces holders that give no heartbeat.
 //!
-//! A wait sleeps in the store, and looks from time to time who blocks it. If a member's hold and heartbeats were the same
-//! at two looks, at least that member's lease apart on this process's clock, the member is replaced: one call marks its
-//! record and clears its traces, and is refused if it gave a heartbeat meanwhile. The wait then continues.
+//! A wait sleeps in the store, and looks from time to time who blocks it. If a member's hold and heartbeats were the
+//! same at two looks, at least that member's lease apart on this process's clock, the member is replaced: one call
+//! marks its record and clears its traces, and is refused if it gave a heartbeat meanwhile. The wait then continues.
 //!
-//! Promises: no member is replaced that gave a heartbeat within its lease, by this clock. A member that has left, or was
-//! replaced before, is cleared at the first look. A wait ends at its deadline plus one more look. Must never rely on the
-//! age of a refusal: the call that replaces compares again everything on which the decision depends.
+//! Promises: no member is replaced that gave a heartbeat within its lease, by this clock. A member that has left, or
+//! was replaced before, is cleared at the first look. A wait ends at its deadline plus one more look. It must never
+//! rely on the age of a refusal: the call that replaces compares again everything on which the decision depends.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::error::SynchronisationError;
 use super::member::{self, MemberRecord};
 use super::session::{Answer, Core, Trouble, locked, of_store};
 
-/// For a lock that was found taken, without a holder that could be named.
+/// The phrase for a lock that was found taken, without a holder that could be named.
 pub(super) const JUST_CHANGED: &str = "who has it has just changed; wait longer, or try again";
 
 /// A member that blocks.
@@ -24,7 +24,7 @@ pub(super) const JUST_CHANGED: &str = "who has it has just changed; wait longer,
 pub(super) struct Blocker {
     /// The member.
     pub(super) member: u64,
-    /// Distinguishes this hold from every other hold of the member, past and future.
+    /// Words that distinguish this hold from every other hold of the member, past and future.
     pub(super) trace: Vec<u64>,
     /// The steps that remove the hold; refused if it no longer exists.
     pub(super) clear: Vec<Operation>,
@@ -71,16 +71,16 @@ pub(super) type Timely<T> = Result<Result<T, SynchronisationError>, Synchronisat
 
 /// The result of a wait.
 pub(super) enum Obtained {
-    /// Taken, with the outcome of each step.
+    /// The object was taken, with the outcome of each step.
     Taken(Vec<Outcome>),
-    /// Taken by an earlier call whose answer was lost; the record.
+    /// An earlier call, whose answer was lost, took it. The bytes are the record.
     TakenBefore(Vec<u8>),
-    /// Not taken; the members that blocked it last.
+    /// It was not taken. The members are those that blocked it last.
     TooLate(Vec<Blocker>),
 }
 
 impl Core {
-    /// Takes an object, waiting for `timeout` at most; with zero, at once or not at all.
+    /// Takes an object, and waits for `timeout` at most. With zero, it takes the object at once or not at all.
     pub(super) fn obtain(&self, what: &dyn Contended, timeout: Duration) -> Result<Obtained, SynchronisationError> {
         let begun = self.now();
         let deadline = begun + timeout;
@@ -95,7 +95,7 @@ impl Core {
                     return Ok(Obtained::Taken(outcomes));
                 }
                 Ok(Answer::Refused(refused)) => refused,
-                // Retried once: either the store has returned, or the next call reports the error.
+                // This is tried again once: either the store has returned, or the next call reports the error.
                 Err(Trouble::Unknown(_)) if !may_be_mine && what.can_tell() => {
                     may_be_mine = true;
                     continue;
@@ -129,7 +129,7 @@ impl Core {
         for blocker in blockers {
             let record = records.iter().find(|record| record.number == blocker.member);
             let now = known.update(blocker, record.map_or(0, |record| record.beat), after);
-            // Of this process itself, only the time since when it blocks is recorded.
+            // For this process itself, only the time since when it blocks is recorded.
             if let Some(record) = record {
                 // The time between two looks counts from the end of the first to the start of the second.
                 let unchanged = before.saturating_duration_since(now.since);
@@ -145,17 +145,17 @@ impl Core {
         Ok(look_at)
     }
 
-    /// Marks a member as replaced and clears its hold; false if either has changed meanwhile.
+    /// Marks a member as replaced and clears its hold. Returns false if either has changed meanwhile.
     fn replace(&self, blocker: &Blocker, record: &MemberRecord) -> Result<bool, SynchronisationError> {
         let mark = record.is_alive.then(|| member::replace(self.region(), record, self.me));
         let steps: Vec<Operation> = mark.into_iter().chain(blocker.clear.iter().cloned()).collect();
         Ok(matches!(self.apply(&steps)?, Answer::Done(_)))
     }
 
-    /// The end of a message: who blocks, and for how long; `nobody` if that is not known.
+    /// The end of a message: which members block, and for how long; `nobody` if that is not known.
     pub(super) fn whom(&self, object: u64, blockers: &[Blocker], nobody: &str) -> String {
         let numbers: Vec<u64> = blockers.iter().map(|blocker| blocker.member).collect();
-        // An error is being reported already: what the store does not answer is left out.
+        // An error is being reported already, so what the store does not answer is left out.
         let records = member::records(self.store(), self.region(), &numbers).unwrap_or_default();
         let now = self.now();
         let watched = locked(&self.watched);

@@ -1,8 +1,8 @@
 //! Atomic changes of numbers, for all processes.
 //!
-//! Promises the effect of the corresponding instruction of the processor, at any alignment. An addition is one call, and
-//! so is a comparison. Every other update is a load and comparisons, which are repeated as long as other writers are
-//! faster.
+//! Promises: an update has the effect of the corresponding instruction of the processor, at any alignment. An addition
+//! is one call, and so is a comparison. Every other update is a load and comparisons, which are repeated as long as
+//! other writers are faster.
 
 use trellis_store::{Applied, Change, Expect, Operation, Outcome, Refused};
 
@@ -74,11 +74,11 @@ fn mask(bytes: usize) -> u64 {
 }
 
 impl Words {
-    /// Changes a number; returns its previous value.
+    /// Changes a number. Returns its previous value.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -130,7 +130,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -162,7 +162,7 @@ impl Words {
                     return Ok(Ok(()));
                 }
                 Some(found) if found != expected => return Ok(Err(found)),
-                // Possible only if a number lies in two pages, and is read after the comparison failed.
+                // This is possible only if a number lies in two pages, and is read after the comparison failed.
                 Some(_) => {}
             }
         }

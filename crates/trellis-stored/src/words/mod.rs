@@ -1,14 +1,14 @@
 //! Words: each load and store of the program is a call of the store, and no copy is kept.
 //!
 //! Addresses of the region are bytes of its pages. In *full* mode, every other address is a byte of a second region,
-//! which belongs to this process alone, after it was stored to. Until then, and again after plain instructions wrote it,
-//! the byte is in the process's own memory. `presence` records this for each byte.
+//! which belongs to this process alone, after it was stored to. Until then, and again after plain instructions wrote
+//! it, the byte is in the process's own memory. `presence` records this for each byte.
 //!
 //! Promises: an access is one call, whatever its length and alignment, up to [`PIECE_BYTES`]. It changes exactly the
-//! bytes that it names. An atomic access is one step for all processes. Pages of a shared region that were stored to are
-//! named at the next release, for processes that keep copies.
+//! bytes that it names. An atomic access is one step for all processes. Pages of a shared region that were stored to
+//! are named at the next release, for processes that keep copies.
 //!
-//! Must never keep a value: a load returns what was in the store after the call began.
+//! It must never keep a value: a load returns what was in the store after the call began.
 //!
 //! The functions that take addresses are unsafe because an address outside the region is memory of this process.
 
@@ -31,7 +31,7 @@ use presence::{Presence, Where};
 
 pub use atomics::Update;
 
-/// The maximum length of one call; a longer access takes several.
+/// The maximum length of one call in bytes. A longer access takes several.
 pub const PIECE_BYTES: usize = 256 * PAGE_BYTES;
 
 /// The words of a region, and in full mode those of this process's own memory.
@@ -50,7 +50,7 @@ pub struct Words {
 struct Process {
     region: u32,
     presence: Presence,
-    /// Held while native bytes are moved into the store, so that no atomic change in between is undone.
+    /// Locked while native bytes are moved into the store, so that no atomic change in between is undone.
     importing: Mutex<()>,
 }
 
@@ -87,8 +87,8 @@ impl Part {
 }
 
 impl Words {
-    /// The words of region `region`, which has `bytes` bytes; with `process`, also those of all other addresses, in that
-    /// region.
+    /// The words of region `region`, which has `bytes` bytes; with `process`, also those of all other addresses, in
+    /// that region.
     pub fn new(store: Arc<dyn Store>, region: u32, bytes: usize, is_shared: bool, process: Option<u32>) -> Words {
         let can = store.capabilities();
         let by_steps = (can.operations_max.saturating_sub(2)).max(1).saturating_mul(PAGE_BYTES);
@@ -112,7 +112,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -132,7 +132,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's; then any part of the bytes may have been stored.
+    /// The errors of the store; any part of the bytes may then have been stored.
     ///
     /// # Safety
     ///
@@ -149,7 +149,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -158,7 +158,7 @@ impl Words {
         let mut buffer = vec![0; self.piece_bytes.min(bytes)];
         let pieces = bytes.div_ceil(self.piece_bytes);
         for index in 0..pieces {
-            // From the end if the target begins inside the source.
+            // The copy goes from the end if the target begins inside the source.
             let index = if to > from { pieces - 1 - index } else { index };
             let at = index * self.piece_bytes;
             let piece = &mut buffer[..self.piece_bytes.min(bytes - at)];
@@ -175,7 +175,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -203,7 +203,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -238,7 +238,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// The errors of the store.
     ///
     /// # Safety
     ///
@@ -259,7 +259,7 @@ impl Words {
         let mut all_native = true;
         self.split(address, into.len(), &mut |place, at, bytes| {
             match place {
-                // SAFETY: the caller's promise: outside of the region it is readable memory.
+                // SAFETY: by the caller's promise, it is readable memory outside the region.
                 Place::Native => unsafe { native::read(address + at, &mut into[at..at + bytes]) },
                 Place::Stored(part) => parts.push(part),
             }
@@ -283,7 +283,7 @@ impl Words {
     unsafe fn store_piece(&self, address: usize, from: &[u8]) -> Result<(), StoredError> {
         let mut parts = Vec::new();
         self.split_to_store(address, from.len(), &mut |place, at, bytes| match place {
-            // SAFETY: the caller's promise: outside of the region it is writable memory.
+            // SAFETY: by the caller's promise, it is writable memory outside the region.
             Place::Native => unsafe { native::write(address + at, &from[at..at + bytes]) },
             Place::Stored(part) => parts.push(part),
         })?;

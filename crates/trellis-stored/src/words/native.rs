@@ -1,6 +1,6 @@
 //! This process's own memory, read and written at the program's addresses.
 //!
-//! Promises that every byte of the range is accessed once, as by memcpy(3). Must never be called for addresses of a
+//! Promises: every byte of the range is accessed once, as by memcpy(3). It must never be called for addresses of a
 //! region.
 
 use std::sync::Mutex;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 ///
 /// # Safety
 ///
-/// They are readable.
+/// The bytes are readable.
 pub(super) unsafe fn read(address: usize, into: &mut [u8]) {
     let from: *const u8 = std::ptr::with_exposed_provenance(address);
-    // SAFETY: the caller's promise; `into` is memory of the runtime that the program does not know, or the program's own
-    // temporary.
+    // SAFETY: the caller's promise; `into` is memory of the runtime that the program does not know, or the program's
+    // own temporary.
     unsafe { std::ptr::copy(from, into.as_mut_ptr(), into.len()) };
 }
 
@@ -22,7 +22,7 @@ pub(super) unsafe fn read(address: usize, into: &mut [u8]) {
 ///
 /// # Safety
 ///
-/// They are writable.
+/// The bytes are writable.
 pub(super) unsafe fn write(address: usize, from: &[u8]) {
     let to: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
     // SAFETY: the caller's promise.
@@ -36,7 +36,8 @@ pub(super) unsafe fn write(address: usize, from: &[u8]) {
 ///
 /// The bytes are writable, and 1, 2, 4 or 8.
 pub(super) unsafe fn update(address: usize, bytes: usize, next: &mut dyn FnMut(u64) -> Option<u64>) -> u64 {
-    /// For numbers that no single instruction can change; atomic only among callers of this function.
+    /// The lock for numbers that no single instruction can change. Their changes are atomic only among callers of this
+    /// function.
     static UNALIGNED: Mutex<()> = Mutex::new(());
     let at: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
     macro_rules! exchange {

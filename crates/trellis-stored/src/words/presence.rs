@@ -1,7 +1,7 @@
 //! Records which bytes of this process's own memory are in the store.
 //!
-//! Promises exactness for each byte; a byte that is kept native never changes its place. Must never call the store, and
-//! never touch the memory itself.
+//! Promises: the record is exact for each byte, and a byte that is kept native never changes its place. It must never
+//! call the store, or touch the memory itself.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,7 @@ impl Presence {
             }
         };
         for (page, first, at, count) in pages(address, bytes) {
-            // Copied, so that no lock is held during the callback.
+            // The states are copied, so that no lock is held during the callback.
             let states: Option<Vec<Where>> =
                 self.shard(page).get(&page).map(|page| (first..first + count).map(|byte| page.at(byte)).collect());
             match states {

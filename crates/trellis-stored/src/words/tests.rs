@@ -134,7 +134,7 @@ fn outside_the_region_a_byte_is_in_the_store_once_it_was_stored() {
     store(&words, address + 2, &[30, 40]);
     assert_eq!(variable, [1, 2, 3, 4, 5, 6, 7, 8], "a store goes to the store");
     assert_eq!(load(&words, address, 8), [1, 2, 30, 40, 5, 6, 7, 8]);
-    // Plain instructions write: what the store has is old.
+    // Plain instructions write it, so the store's bytes are old.
     variable[2] = 33;
     words.import(address + 2, 1);
     assert_eq!(load(&words, address, 4), [1, 2, 33, 40]);

@@ -1,4 +1,5 @@
-//! Tests condition variables, semaphores, events and one-time actions: no thread sleeps on when there is something to do.
+//! Tests condition variables, semaphores, events and one-time actions: no thread continues to sleep when there is
+//! something to do.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,7 +112,7 @@ fn a_wait_that_is_over_has_the_lock_again() {
             assert!(!condition.wait_for(&mut guard, LEASE).unwrap(), "nobody notified");
             world.sleep(2 * LEASE);
             assert!(guard.token() > 1);
-            // Notified while the lock could not be had: late, and still told.
+            // The notification comes while the lock is not free, and is reported although it is late.
             let begun = world.now();
             assert!(condition.wait_for(&mut guard, LEASE).unwrap());
             assert!(world.now() - begun >= 3 * LEASE);
@@ -179,7 +180,7 @@ fn through_semaphores(plan: Plan, items: u64, room: u64) -> [usize; 2] {
 #[test]
 fn fifty_items_through_semaphores_are_two_calls_each() {
     seeds(30, |seed| {
-        // One more for the page, one for the value to begin with, and two to look at the end.
+        // There is one more for the page, one for the initial value, and two at the end to look.
         assert_eq!(through_semaphores(Plan::seed(seed), 50, 1), [102, 104]);
         through_semaphores(Plan::seed(seed), 20, 4);
     });

@@ -219,7 +219,7 @@ fn calls_of_a_read_write_lock_and_its_sentences() {
             for part in ["3.0 s waiting for read-write lock `table`", "(member 1) reads, for 2."] {
                 assert!(error.contains(part), "{part}: {error}");
             }
-            // It no longer waits to write.
+            // The writer no longer waits.
             lock.read().unwrap().unlock().unwrap();
         }
     });
@@ -304,7 +304,7 @@ fn who_gives_up_at_a_barrier_takes_its_arrival_back() {
 
 #[test]
 fn giving_up_at_the_last_moment_is_no_loss() {
-    // Whatever the order of the arrival and of giving up: both are through, or none is.
+    // In any order of the arrival and of giving up, both are through, or none is.
     for delay in 0..40 {
         let through = Mutex::new(Vec::new());
         run(Plan::seed(delay), 2, |world, process| {

@@ -11,7 +11,7 @@ use super::{LEASE, Plan, Process, REGION, every_order, is_expected, is_noticed, 
 use crate::coherence::entry::{LogEntry, Notice};
 use crate::synchronisation::{SynchronisationError, record};
 
-/// Where the lock is, and the page with the word under it.
+/// The address of the lock, and the page with the word under it.
 const LOCK: u64 = 0x40;
 const PAGE: u64 = 3;
 
@@ -123,7 +123,7 @@ fn broken_locks_are_noticed() {
 
 /// The first process sleeps for longer than its lease before it releases the lock; the second waits for it.
 fn late_writer(plan: Plan) {
-    // Its calls: take the lock, fetch the page, give back.
+    // Its calls take the lock, fetch the page, and give the lock back.
     let plan = plan.with(0, 2, Fault::Stopped(5 * LEASE));
     let (world, _processes) = run(plan, 2, |world, process| {
         if process.number == 0 {

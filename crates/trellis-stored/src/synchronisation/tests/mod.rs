@@ -26,7 +26,7 @@ use world::{Chooser, Fault, World};
 
 /// The lease of the processes in the world.
 const LEASE: Duration = Duration::from_secs(1);
-/// No wait of a run without a fault comes near it.
+/// The limit of waits. No wait of a run without a fault comes near it.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const REGION: u32 = 7;
 
@@ -38,7 +38,7 @@ struct Process {
     is_over: AtomicBool,
 }
 
-/// How the order of a run is chosen, and what is broken in it.
+/// How a run chooses its order, and what is broken in it.
 struct Plan {
     chooser: Chooser,
     faults: Vec<(usize, usize, Fault)>,
@@ -201,7 +201,7 @@ fn a_process_that_is_alone_needs_no_record() {
     assert!(!session.beat().unwrap());
 }
 
-/// Threads of one process, whose calls go together and cross each other.
+/// The calls of the threads of one process go together and cross each other.
 #[test]
 fn threads_of_one_process_exclude_each_other_too() {
     let store: Arc<dyn Store> = Arc::new(Embedded::new());
@@ -245,7 +245,7 @@ fn session(store: Arc<dyn Store>) -> Session {
     Session::new(Arc::new(shared), Options { wait_max: LEASE / 10, ..Options::default() }).unwrap()
 }
 
-/// The calls at the start: two of the member's, one of the session's.
+/// The number of calls at the start: two of the member, and one of the session.
 const OPENING: u64 = 3;
 
 #[test]
@@ -276,7 +276,7 @@ fn a_lock_whose_answer_was_lost_is_held_once_or_not_at_all() {
 #[test]
 fn a_read_whose_answer_was_lost_is_taken_back() {
     for applied in [false, true] {
-        // The read itself; then the announcement of a writer that has to wait, and its wait.
+        // The calls are the read itself, then the announcement of a writer that has to wait, and its wait.
         for call in 1..=3 {
             let store: Arc<dyn Store> = Arc::new(Embedded::new());
             let at = if call == 1 { OPENING + 1 } else { OPENING + call };

@@ -13,7 +13,7 @@ pub(super) enum Mutant {
     LockIsTakenAlways,
     /// Heartbeats are not counted.
     NoHeartbeats,
-    /// A condition is waited for without having been read when the lock was released.
+    /// A wait for a condition does not read it when the lock is released.
     ConditionReadLate,
     /// A reader ignores a writer.
     ReaderOverlooksWriter,
@@ -54,7 +54,7 @@ impl Mutant {
                 Mutant::ConditionReadLate,
                 Operation::Add { key, offset, width, delta: 0, bounds: Some((least, most)) },
             ) if form(operation) == record::Form::Condition as u64 => {
-                // What it would wait for if it had read the number after the notification.
+                // It waits for the number that it would have read after the notification.
                 Operation::Add { key, offset, width, delta: 0, bounds: Some((least + 1, most)) }
             }
             (

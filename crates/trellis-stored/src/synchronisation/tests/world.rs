@@ -1,8 +1,8 @@
-//! Several processes over one store in virtual time: which of them runs next is chosen, call by call.
+//! Several processes over one store in virtual time: the world chooses, call by call, which of them runs next.
 //!
 //! Every process is a thread, or two with the one that gives heartbeats, and runs the real code. A thread stops at each
-//! call of the store until it is its turn, so that a run is determined by the choices alone: random ones from a seed, or
-//! all of them one after the other. Time advances by a millisecond with each call, and to the next deadline when all
+//! call of the store until it is its turn, so that a run is determined by the choices alone: random ones from a seed,
+//! or all of them one after the other. Time advances by a millisecond with each call, and to the next deadline when all
 //! threads wait. A process can be killed before or after any call, and can be suspended for a time.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use super::mutants::Mutant;
 
 /// The duration of a call of the store.
 const CALL: Duration = Duration::from_millis(1);
-/// More steps than any run needs; a run with more does not end.
+/// The maximum number of steps, more than any run needs: a run with more does not end.
 const STEPS_MAX: usize = 20_000;
 
 thread_local! {
@@ -26,9 +26,9 @@ thread_local! {
     static SEAT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Chooses one of several.
+/// A way to choose one of several alternatives.
 pub(super) enum Chooser {
-    /// By a seed.
+    /// At random, by a seed.
     Random(Random),
     /// As given, then always the first; the number of alternatives is recorded.
     Path { given: Vec<usize>, taken: Vec<(usize, usize)> },
@@ -151,7 +151,7 @@ impl World {
         self.state().dead[process]
     }
 
-    /// How many calls a process has made.
+    /// The number of calls that a process has made.
     pub(super) fn calls(&self, process: usize) -> usize {
         self.state().calls[process]
     }
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// The thread sleeps.
+    /// Lets the thread sleep.
     pub(super) fn sleep(&self, duration: Duration) {
         let seat = SEAT.get().expect("a thread of the world");
         let mut state = self.state();
@@ -186,11 +186,11 @@ impl World {
         state
     }
 
-    /// Chooses who runs next; advances the time if no thread can run.
+    /// Chooses the thread that runs next, and advances the time if none can run.
     fn next(&self, state: &mut State) {
         state.steps += 1;
         if state.steps >= STEPS_MAX {
-            // Reported at the end of the run: this may be the end of a thread that panics.
+            // This is reported at the end of the run, because this thread may be ending with a panic.
             state.dead.fill(true);
         }
         loop {
@@ -297,7 +297,7 @@ impl State {
     }
 }
 
-/// A thread has ended, in any way.
+/// Notes the end of a thread, when it is dropped.
 struct Ended(Arc<World>, usize);
 
 impl Drop for Ended {
