@@ -5,7 +5,7 @@
 //!
 //! Whole pages move from one memory to another with [`Arena::take_from`], without copying if the kernel can do that.
 //!
-//! Must never be accessed at an offset outside it: that panics, because the caller must have checked the bounds.
+//! It must never be accessed at an offset outside it: that panics, because the caller must have checked the bounds.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::sys::linux::private::Private;
 
-/// The memory; unmapped when dropped.
+/// The memory. Dropping it unmaps it.
 pub struct Arena {
     memory: Private,
     base: *mut u8,
@@ -30,11 +30,11 @@ unsafe impl Sync for Arena {}
 const KERNEL_PAGE_BYTES: u64 = 4096;
 
 impl Arena {
-    /// Memory of this many bytes, a whole number of pages of 4 KiB.
+    /// Maps memory of this many bytes, a whole number of pages of 4 KiB.
     ///
     /// # Errors
     ///
-    /// The system's, if there is not enough address space.
+    /// The error of the system, if there is not enough address space.
     ///
     /// # Panics
     ///
@@ -64,7 +64,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) }
     }
 
-    /// Like [`Arena::read`], for writing.
+    /// The bytes in a range of offsets, for writing.
     #[inline]
     pub fn write(&mut self, range: Range<u64>) -> &mut [u8] {
         let range = self.inside(range);
@@ -83,9 +83,9 @@ impl Arena {
         self.memory.give_back(pages.start, pages.len());
     }
 
-    /// Moves the pages `range` of another memory to offset `at` of this one; they are zero there afterwards, and the
-    /// previous content here is lost. Where the kernel can move pages (Linux 5.7), this needs no memory and about the
-    /// time of copying a few pages; elsewhere the pages are copied.
+    /// Moves the pages `range` of another memory to offset `at` of this one. They are zero there afterwards, and the
+    /// previous content here is lost. If the kernel can move pages (Linux 5.7), this needs no memory and about the time
+    /// of copying a few pages; otherwise the pages are copied.
     ///
     /// # Panics
     ///

@@ -1,7 +1,8 @@
-//! What this machine can do for a region, with a reason for everything that it cannot. For `trellis doctor` and for the
-//! choice of a catcher.
+//! What this machine can do for a region, with a reason for everything that it cannot do: for `trellis doctor`, and for
+//! the choice of a catcher.
 //!
-//! Promises to find out by trying, not from the kernel's version. Must never change anything that outlives the call.
+//! Promises: it finds out by trying, not from the kernel's version. It must never change anything that outlives the
+//! call.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ pub struct Capability {
     pub name: &'static str,
     /// Whether it is available.
     pub available: bool,
-    /// What was found; if it is not available, why, and how to get it.
+    /// What was found, or why it is not available and how to get it.
     pub detail: String,
 }
 
@@ -26,30 +27,30 @@ pub struct Capability {
 pub struct Capabilities {
     /// The kernel's release.
     pub kernel: String,
-    /// `/dev/userfaultfd` can be opened.
+    /// Whether `/dev/userfaultfd` can be opened.
     pub device: Capability,
-    /// The system call provides a userfaultfd for all faults.
+    /// Whether the system call provides a userfaultfd for all faults.
     pub system_call: Capability,
-    /// The system call provides a userfaultfd for faults of user code.
+    /// Whether the system call provides a userfaultfd for faults of user code.
     pub user_mode_only: Capability,
-    /// Minor faults of shared memory are reported.
+    /// Whether minor faults of shared memory are reported.
     pub minor_shmem: Capability,
-    /// Shared memory can be write-protected.
+    /// Whether shared memory can be write-protected.
     pub write_protect_shmem: Capability,
-    /// A fault can be a SIGBUS in its thread.
+    /// Whether a fault can be a SIGBUS in its thread.
     pub sigbus: Capability,
-    /// The whole mechanism, tried on one page.
+    /// Whether the whole mechanism works, tried on one page.
     pub mechanism: Capability,
-    /// The kernel can mark written pages without a fault.
+    /// Whether the kernel can mark written pages without a fault.
     pub write_protect_async: Capability,
-    /// Written pages can be collected with one request.
+    /// Whether written pages can be collected with one request.
     pub pagemap_scan: Capability,
-    /// Both together, tried on one page: what [`crate::Detection::Marks`] needs.
+    /// Whether both work together, tried on one page, as [`crate::Detection::Marks`] needs.
     pub marks: Capability,
-    /// Calls of the C library are made whole, so that a fault may be served in its thread although the program makes
-    /// system calls with shared memory.
+    /// Whether calls of the C library are made whole, so that a fault may be served in its thread although the program
+    /// makes system calls with shared memory.
     pub calls: Capability,
-    /// Shared memory can have huge pages.
+    /// Whether shared memory can have huge pages.
     pub shmem_huge_pages: Capability,
     /// Relevant sysctls, with their values.
     pub sysctls: Vec<(&'static str, String)>,
@@ -82,7 +83,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether a fault inside a system call can wait; this needs a userfaultfd that is not restricted to user code.
+    /// Whether a fault inside a system call can wait. This needs a userfaultfd that is not restricted to user code.
     pub fn kernel_faults_wait(&self) -> bool {
         self.device.available || self.system_call.available
     }

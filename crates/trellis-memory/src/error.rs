@@ -1,6 +1,6 @@
 //! The errors of this crate. Each message gives the fact, its cause and the next step, in one sentence.
 //!
-//! Promises that the errors of the fault path ([`MapError`]) hold numbers only, so that creating one allocates nothing.
+//! Promises: the errors of the fault path ([`MapError`]) hold only numbers, so that creating one allocates nothing.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub enum RegionError {
         Bytes(*bytes), Bytes(REGION_BYTES_MIN), Bytes(REGION_BYTES_MAX)
     )]
     Size {
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
     },
     /// The page size is not a power of two, or is outside the range.
@@ -28,16 +28,16 @@ pub enum RegionError {
         Bytes(PAGE_BYTES_MAX)
     )]
     PageSize {
-        /// The page size asked for.
+        /// The requested page size.
         page_bytes: usize,
     },
-    /// The kernel's own pages are larger than the pages asked for.
+    /// The kernel's own pages are larger than the requested pages.
     #[error(
         "page_bytes = {page_bytes} is smaller than this kernel's own pages of {kernel_page_bytes} bytes; \
          choose page_bytes = {kernel_page_bytes} or more"
     )]
     KernelPageSize {
-        /// The page size asked for.
+        /// The requested page size.
         page_bytes: usize,
         /// The result of `sysconf(_SC_PAGESIZE)`.
         kernel_page_bytes: usize,
@@ -49,18 +49,18 @@ pub enum RegionError {
         next = bytes.next_multiple_of(*page_bytes)
     )]
     NotWholePages {
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
-        /// The page size asked for.
+        /// The requested page size.
         page_bytes: usize,
     },
     /// The base address is not a multiple of the page size.
     #[error("base_address {base:#x} is not a multiple of page_bytes = {page_bytes}; {next:#x} is the next one that is",
         next = base.next_multiple_of(*page_bytes))]
     BaseUnaligned {
-        /// The address asked for.
+        /// The requested address.
         base: usize,
-        /// The page size asked for.
+        /// The requested page size.
         page_bytes: usize,
     },
     /// Another mapping of this process occupies the region's addresses.
@@ -70,9 +70,9 @@ pub enum RegionError {
         Bytes(*bytes)
     )]
     BaseTaken {
-        /// The address asked for.
+        /// The requested address.
         base: usize,
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
         /// The mapping in the way, as `/proc/self/maps` shows it.
         mapping: String,
@@ -84,9 +84,9 @@ pub enum RegionError {
         Bytes(*bytes)
     )]
     BaseUnreachable {
-        /// The address asked for.
+        /// The requested address.
         base: usize,
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
     },
     /// The machine, or this process's share of it, cannot hold the region.
@@ -96,7 +96,7 @@ pub enum RegionError {
         Bytes(*bytes)
     )]
     DoesNotFit {
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
         /// The limit, with its value and its source.
         limit: String,
@@ -104,7 +104,7 @@ pub enum RegionError {
     /// The catcher does not work on this machine.
     #[error("catch = \"{catcher}\" does not work here: {why}")]
     Catcher {
-        /// The catcher asked for.
+        /// The requested catcher.
         catcher: Catcher,
         /// What is missing, and how to get it.
         why: String,
@@ -142,7 +142,7 @@ pub enum MapError {
     OutOfMemory {
         /// The first page.
         page: usize,
-        /// How many pages.
+        /// The number of pages.
         count: usize,
     },
     /// The catcher `mprotect` split the region into more mappings than the kernel allows.
@@ -153,7 +153,7 @@ pub enum MapError {
     TooManyMappings {
         /// The first page.
         page: usize,
-        /// How many pages.
+        /// The number of pages.
         count: usize,
     },
     /// The kernel cannot record stores.
@@ -164,7 +164,7 @@ pub enum MapError {
     NoMarks {
         /// The first page.
         page: usize,
-        /// How many pages.
+        /// The number of pages.
         count: usize,
     },
     /// The kernel refused.
@@ -174,7 +174,7 @@ pub enum MapError {
         operation: &'static str,
         /// The first page.
         page: usize,
-        /// How many pages.
+        /// The number of pages.
         count: usize,
         /// The error number.
         errno: i32,

@@ -1,16 +1,16 @@
 //! Regions: memory in which every access can be caught, one page at a time.
 //!
-//! A [`Region`] is one memfd mapped twice. The *application view* is what the program touches; an access that is not
-//! allowed now is caught by the chosen [`Catcher`] and passed on as a [`Fault`]. The *privileged view* is always
-//! readable and writable; bytes are received directly into it and become visible with [`Region::install`].
+//! A [`Region`] is one memfd that is mapped twice. The program touches the *application view*; the chosen [`Catcher`]
+//! catches an access that is not allowed now, and passes it on as a [`Fault`]. The *privileged view* is always readable
+//! and writable; bytes are received directly into it and become visible with [`Region::install`].
 //!
-//! Where several nodes may store to a page at once, the kernel records stores instead of turning them into faults
-//! ([`Region::detect`], [`Region::stored_to`]), and what was stored is the difference between the page and its twin
+//! If several nodes may store to a page at once, the kernel records stores instead of turning them into faults
+//! ([`Region::detect`], [`Region::stored_to`]). What was stored is the difference between the page and its twin
 //! ([`Region::keep_twin`], [`diff`]).
 //!
-//! Promises: the path of a fault allocates nothing, logs nothing and takes no lock; what a machine cannot do is refused
-//! at the start with a message. Must never decide *which node* may read or write a page, never wait for another process
-//! and never open a socket: other crates do that.
+//! Promises: the path of a fault allocates nothing, logs nothing and takes no lock. A request that the machine cannot
+//! fulfil is refused at the start with a message. It must never decide *which node* may read or write a page, wait for
+//! another process, or open a socket: other crates do that.
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("trellis-memory needs Linux on x86-64 or aarch64: it tells read faults from write faults there");

@@ -1,8 +1,8 @@
-//! Where the pages of a region's application view are: at its base address, except the first of them, which can be at
-//! addresses of their own.
+//! The places of the pages of a region's application view: they are at its base address, except the first ones, which
+//! can be at addresses of their own.
 //!
-//! Promises: an address belongs to at most one page, and a page is at one address for the life of the region, so that
-//! both questions are answered without a lock. A span never crosses the border of two pieces.
+//! Promises: an address belongs to at most one page, and a page is at one address for the life of the region. So both
+//! are found without a lock. A span never crosses the border of two pieces.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Piece {
     }
 }
 
-/// See the module. Clones are the same.
+/// The places of a region's pages; see the module. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     base: usize,
@@ -48,7 +48,7 @@ impl Places {
         }
     }
 
-    /// The range of addresses from the base on; its beginning belongs to no page if there are pieces.
+    /// The range of addresses from the base on. Its beginning belongs to no page if there are pieces.
     pub(crate) fn whole(&self) -> Span {
         Span { start: self.base, bytes: self.bytes }
     }
@@ -72,7 +72,7 @@ impl Places {
         piece.address + ((page - first) << self.page_shift)
     }
 
-    /// The byte of the region at an address of one of its pages.
+    /// The offset in the region of the byte at an address of one of its pages.
     pub(crate) fn offset_of(&self, address: usize) -> usize {
         let from_base = address.wrapping_sub(self.base);
         if self.first_at_base == 0 || from_base < self.bytes {

@@ -1,9 +1,9 @@
-//! A region: one memfd with an application view, in which accesses are caught, and an privileged view, which is always
+//! A region: one memfd with an application view, in which accesses are caught, and a privileged view, which is always
 //! accessible.
 //!
-//! Promises: [`Region::create`] refuses with a message what does not fit or cannot be mapped at its address. Changes of
-//! access allocate nothing and take no lock, so they may be made while a fault is served. The runtime must never touch
-//! the application view itself, and this file never does.
+//! Promises: [`Region::create`] refuses with a message a region that does not fit or cannot be mapped at its address.
+//! Changes of access allocate nothing and take no lock, so they may be made while a fault is served. The runtime must
+//! never touch the application view itself, and this file never does.
 
 use std::fmt;
 use std::io;
@@ -23,13 +23,13 @@ use crate::sys::linux::uffd::Message;
 use crate::sys::linux::watches::{self, Slot, Watched};
 use crate::sys::linux::{kernel_page_bytes, limits, signals};
 
-/// The minimum size of a region.
+/// The minimum size of a region in bytes.
 pub const REGION_BYTES_MIN: usize = 64 << 10;
-/// The maximum size of a region.
+/// The maximum size of a region in bytes.
 pub const REGION_BYTES_MAX: usize = 1 << 40;
-/// The minimum size of a page.
+/// The minimum size of a page in bytes.
 pub const PAGE_BYTES_MIN: usize = 4 << 10;
-/// The maximum size of a page.
+/// The maximum size of a page in bytes.
 pub const PAGE_BYTES_MAX: usize = 2 << 20;
 /// The maximum number of faults that [`Region::take_faults`] takes at once.
 pub const FAULT_BATCH: usize = 64;
@@ -69,17 +69,16 @@ pub struct Fault {
 pub trait FaultServer: Send + Sync {
     /// Returns when the access may be retried; a page that is still not accessible faults again.
     ///
-    /// Called inside a signal handler, on the stack of the code that faulted, by any number of
-    /// threads at once. The interrupted code can hold any lock of the application, the allocator's
-    /// included, so this must neither allocate nor take a lock that code touching a region can
-    /// hold. A panic here ends the process.
+    /// It is called inside a signal handler, on the stack of the code that faulted, by any number of threads at once.
+    /// The interrupted code can hold any lock of the application, the allocator's included, so this must neither
+    /// allocate nor take a lock that code touching a region can hold. A panic here ends the process.
     fn serve(&self, fault: Fault);
 }
 
 /// How much memory is secured at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reserve {
-    /// The region is refused if the machine could not hold all of it now; memory is allocated page by page.
+    /// The region is refused if the machine could not hold all of it now. Memory is allocated page by page.
     #[default]
     Lazy,
     /// All memory is allocated at the start.
@@ -142,18 +141,19 @@ pub struct Region {
     page_bytes: usize,
     bytes: usize,
     catcher: Catcher,
-    /// Whether calls of the C library are made whole for this region.
+    /// Whether the region's calls of the C library are made whole.
     calls_are_answered: AtomicBool,
     creator: libc::pid_t,
 }
 
-/// What a region that catches faults has in the tables of the process.
+/// The entries of a region that catches faults in the tables of the process.
 struct Caught {
     _slots: Vec<Slot>,
     _calls: Vec<Watching>,
 }
 
-/// Dropped in this order: first serving ends, then catching faults, and then the views are unmapped.
+/// The parts, in the order in which they are dropped: first serving ends, then catching faults, and then the views are
+/// unmapped.
 struct Parts {
     place: Mutex<Option<Caught>>,
     catch: Box<dyn Catch>,
@@ -172,7 +172,7 @@ impl Region {
         Region::create_in_pieces(options, &[])
     }
 
-    /// Like [`Region::create`], for a region whose first pages are at addresses of their own: the pages of the first
+    /// Maps a region like [`Region::create`], whose first pages are at addresses of their own: the pages of the first
     /// piece, then those of the second, and so on. Nothing is mapped there before [`Region::occupy`].
     ///
     /// # Errors
@@ -201,8 +201,8 @@ impl Region {
             .map_err(|error| error_without_base(error, bytes))?;
         keep_private(&application, &privileged)?;
         if options.reserve == Reserve::Full {
-            // The privileged view is populated too where the kernel supports this, so that no first touch costs
-            // anything later.
+            // The privileged view is populated too if the kernel supports this, so that no first touch costs anything
+            // later.
             let taken = file.populate(0, bytes).and_then(|()| match privileged.populate(0, bytes) {
                 Err(libc::EINVAL) => Ok(()),
                 done => done,
@@ -270,7 +270,7 @@ impl Region {
         if let Some(signal) = signal {
             signals::take_over(signal, true).map_err(refused)?;
         }
-        // For any catcher: a forked child that touches the region gets SIGSEGV and a message.
+        // This is for any catcher: a forked child that touches the region gets SIGSEGV and a message.
         signals::take_over(libc::SIGSEGV, signal == Some(libc::SIGSEGV)).map_err(refused)?;
         let watch = |(_, span): &(usize, Span)| signal.and_then(|_| calls::watch(span.start, span.bytes));
         let calls: Vec<Watching> = ranges.iter().filter_map(watch).collect();
@@ -279,15 +279,15 @@ impl Region {
         Ok(())
     }
 
-    /// Maps the pieces at their addresses, in place of what is mapped there. From now on their pages are *none*, as all
-    /// pages are that no node has used.
+    /// Maps the pieces at their addresses and replaces what is mapped there. From now on their pages are *none*, like
+    /// all pages that no node has used.
     ///
     /// # Errors
     /// The kernel refused; what was mapped there may be gone.
     ///
     /// # Safety
-    /// What is mapped there now belongs to the caller, and nothing uses it meanwhile. The pieces stay mapped after the
-    /// region is dropped.
+    /// The caller owns what is mapped there now, and nothing uses it meanwhile. The pieces stay mapped after the region
+    /// is dropped.
     pub unsafe fn occupy(&self) -> Result<(), MapError> {
         for (first, piece) in self.places.pieces() {
             let (count, span) = (piece.bytes / self.page_bytes, Span { start: piece.address, bytes: piece.bytes });
@@ -309,8 +309,8 @@ impl Region {
         pieces.chain([(0, self.places.whole())]).collect()
     }
 
-    /// Stops catching and drops the server: for a server that itself holds the region. A page that is not accessible must
-    /// not be touched after that.
+    /// Stops catching and drops the server, for a server that itself holds the region. A page that is not accessible
+    /// must not be touched after that.
     pub fn release(&self) {
         *self.parts.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -320,12 +320,12 @@ impl Region {
         self.parts.application.base() as *mut u8
     }
 
-    /// The size of the region.
+    /// The size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The size of a page.
+    /// The size of a page in bytes.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }
@@ -341,7 +341,7 @@ impl Region {
     }
 
     /// Whether system calls on pages that are not held work, on this machine, with this process's permissions and
-    /// libraries; otherwise they fail with EFAULT. Known once faults are caught.
+    /// libraries; otherwise they fail with EFAULT. The answer is valid when faults are caught.
     pub fn system_calls_work(&self) -> bool {
         self.parts.catch.system_calls_wait() || self.calls_are_answered.load(Ordering::SeqCst)
     }
@@ -358,7 +358,7 @@ impl Region {
         (self.parts.privileged.base() + page * self.page_bytes) as *mut u8
     }
 
-    /// The file that holds the bytes, from its start; its size is sealed. For mapping it in another process. The region
+    /// The file that holds the bytes, from its start, for mapping it in another process. Its size is sealed. The region
     /// owns the descriptor.
     pub fn file(&self) -> RawFd {
         self.parts.file.number()
@@ -366,8 +366,8 @@ impl Region {
 
     /// Makes pages that were *none* accessible, and wakes the threads that wait for them.
     ///
-    /// With `zero`, the pages were never written anywhere, and are created. Otherwise their bytes must have been put into
-    /// the privileged view.
+    /// With `zero`, the pages were never written anywhere, and are created. Otherwise their bytes must have been put
+    /// into the privileged view.
     ///
     /// # Errors
     /// There is no memory, or the kernel allows no further mapping.
@@ -496,13 +496,13 @@ impl Region {
         }
     }
 
-    /// The descriptor that is readable while faults are queued: catcher `handler` only.
+    /// The descriptor that is readable while faults are queued, with the catcher `handler` only.
     pub fn event_fd(&self) -> Option<RawFd> {
         self.parts.catch.event()
     }
 
-    /// Takes queued faults, at most [`FAULT_BATCH`] and at most as many as `into` has room for. Never blocks, never
-    /// allocates. Catcher `handler` only; none otherwise.
+    /// Takes queued faults, at most [`FAULT_BATCH`] and at most as many as `into` has room for. It never blocks or
+    /// allocates. There are none unless the catcher is `handler`.
     ///
     /// # Panics
     /// When `into` has no room: the faults would never be taken.
@@ -527,9 +527,9 @@ impl Region {
     /// Sets how stores to these pages are detected from now on. Pages may be in any state: *none* and *read* pages keep
     /// their state, and a *write* page stays *write* and counts as stored to.
     ///
-    /// Threads may use the pages meanwhile; a fault may be reported for a page that is accessible already. The access of
-    /// these pages must not be changed meanwhile. Starts a thread and waits for it: not to be called while a fault is
-    /// served.
+    /// Threads may use the pages meanwhile; a fault may be reported for a page that is accessible already. The access
+    /// of these pages must not be changed meanwhile. It starts a thread and waits for it, so it must not be called
+    /// while a fault is served.
     ///
     /// # Errors
     /// Marks do not work here, or the kernel refused.
@@ -540,11 +540,12 @@ impl Region {
         self.change(page, count, |catch, span| catch.detect(span, detection))
     }
 
-    /// Calls `found` with ranges of pages, first and count, that were stored to since they were installed or downgraded;
-    /// *write* pages count as stored to. Changes nothing: downgrade the pages, then examine their bytes.
+    /// Calls `found` with ranges of pages, first and count, that were stored to since they were installed or
+    /// downgraded; **write* pages count as stored to. It changes nothing: the caller downgrades the pages, and then
+    /// examines their bytes.
     ///
     /// Under marks, `install` for [`Access::Read`] maps pages in which stores pass and are recorded. A page that the
-    /// kernel reclaimed may be reported although it was not stored to. Allocates nothing and takes no lock.
+    /// kernel reclaimed may be reported although it was not stored to. It allocates nothing and takes no lock.
     ///
     /// # Errors
     /// Marks do not work here, or the kernel refused.
@@ -582,7 +583,7 @@ impl Region {
         (base + page * self.page_bytes) as *mut u8
     }
 
-    /// Allocates the memory of all twins now: as much again as the region has.
+    /// Allocates the memory of all twins now, as much again as the region has.
     ///
     /// # Errors
     /// The machine does not have that much.
@@ -602,7 +603,7 @@ impl Region {
         self.parts.twins.give_back(page * self.page_bytes, count * self.page_bytes);
     }
 
-    /// Has the catcher do something for pages, which it gets in spans of consecutive addresses.
+    /// Lets the catcher do something for pages, which it gets in spans of consecutive addresses.
     fn change(
         &self,
         page: usize,

@@ -1,9 +1,9 @@
 //! `handler`: userfaultfd queues a fault, and the thread that caused it waits in the kernel until the page is there.
 //!
-//! Promises that system calls on shared buffers work, because a thread inside one waits in the same way. This file has no
+//! Promises: system calls on shared buffers work, because a thread inside one waits in the same way. This file has no
 //! thread of its own: the region's user polls the descriptor, takes the faults and serves them with `install` or
-//! `upgrade`, which also wake. The thread that does so must never touch the application view: no thread would be left to
-//! serve its fault.
+//! `upgrade`, which also wake. The thread that does so must never touch the application view: no thread would be left
+//! to serve its fault.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +27,9 @@ pub(super) const ABILITIES: Abilities = Abilities {
 
 pub(super) struct Handler {
     pages: Userfault,
-    /// Readable while faults of either userfaultfd are queued; `None` if there is only one.
+    /// A descriptor that is readable while faults of either userfaultfd are queued; `None` if there is only one.
     either: Option<Readiness>,
-    /// Whose faults are taken first; alternates, so that neither starves.
+    /// Whether the faults of pages under marks are taken first. It alternates, so that neither userfaultfd starves.
     marks_first: AtomicBool,
 }
 

@@ -6,11 +6,11 @@
 //! write is a fault) or *write*. Promises of every catcher:
 //!
 //! 1. Each fault is reported with the page and with whether it was a write. It may be reported again although it was
-//!    served meanwhile; serving it again is harmless.
+//!    served meanwhile. Serving it again is harmless.
 //! 2. The thread that faulted continues only when its access is allowed; otherwise the fault is reported again.
 //! 3. `install` makes *none* pages visible, with the bytes that the privileged view holds at that moment.
-//! 4. When `downgrade` or `revoke` returns, no processor writes (or reads) through an old translation: every store of the
-//!    application that took effect is visible in the privileged view, and no later one happens without a new fault.
+//! 4. When `downgrade` or `revoke` returns, no processor writes (or reads) through an old translation: every store of
+//!    the application that took effect is visible in the privileged view, and no later one happens without a new fault.
 //! 5. `revoke` keeps the bytes.
 //! 6. Every change may be requested from any thread, also while a fault is served, allocates nothing and takes no lock.
 //!    Requesting a state that already holds is not an error.
@@ -19,16 +19,16 @@
 //!
 //! # Marks
 //!
-//! A catcher may let the kernel record stores instead of turning them into faults ([`crate::Detection::Marks`]), page by
-//! page. For a page under marks, the contract differs in two points. A store to a *read* page is not a fault, and
-//! `stored_to` reports the page from then on until `downgrade` or `revoke`. `install` leaves a present page unchanged, so
-//! that no mark is lost. `stored_to` may report a page that was not stored to (the kernel reclaimed it), but must never
-//! omit one that was. Stores through the privileged view are never reported.
+//! A catcher may let the kernel record stores instead of turning them into faults ([`crate::Detection::Marks`]), page
+//! by page. For a page under marks, the contract differs in two points. A store to a *read* page is not a fault, and
+//! `stored_to` reports the page from then on until `downgrade` or `revoke`. `install` leaves a present page unchanged,
+//! so that no mark is lost. `stored_to` may report a page that was not stored to (the kernel reclaimed it), but must
+//! never omit one that was. Stores through the privileged view are never reported.
 //!
 //! [`Abilities`] lists what a catcher cannot do, so that a protocol or a program that needs more is refused with a
-//! message instead of failing later. A new catcher is one file here, one line in [`Catcher::ALL`], its arms in `prepare` and
-//! in the other matches on [`Catcher`], a choice of the key `catch` in the crate `trellis`, and the suite in
-//! `tests/conformance.rs`.
+//! message instead of failing later. A new catcher is one file here, one line in [`Catcher::ALL`], its arms in
+//! `prepare` and in the other matches on [`Catcher`], a choice of the key `catch` in the crate `trellis-cluster`, and
+//! the suite in `tests/conformance.rs`.
 
 mod handler;
 mod mprotect;
@@ -53,8 +53,8 @@ pub(crate) use userfault::MARKS_REQUEST;
 /// The ways to detect an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Catcher {
-    /// userfaultfd with SIGBUS: the fault is served in the thread that caused it. The fastest. System calls on shared
-    /// buffers work if calls of the C library are made whole.
+    /// userfaultfd with SIGBUS: the fault is served in the thread that caused it. It is the fastest. System calls on
+    /// shared buffers work if calls of the C library are made whole.
     Signal,
     /// userfaultfd with a queue of faults: the thread waits in the kernel while another thread serves the fault. System
     /// calls on shared buffers work.
@@ -66,20 +66,19 @@ pub enum Catcher {
 /// What a catcher can and cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// A fault says whether it was a write.
+    /// Whether a fault says if it was a write.
     pub tells_writes_from_reads: bool,
-    /// The thread that faulted serves the fault; otherwise a thread that polls [`crate::Region::event_fd`] does.
+    /// Whether the thread that faulted serves the fault; otherwise a thread that polls [`crate::Region::event_fd`]
+    /// does.
     pub serves_in_the_faulting_thread: bool,
-    /// `read(2)`, `recv(2)` and others wait for a page that is not held; otherwise they fail with EFAULT, unless calls of
-    /// the C library are made whole ([`crate::Region::system_calls_work`]).
+    /// Whether `read(2)`, `recv(2)` and others wait for a page that is not held; otherwise they fail with EFAULT,
+    /// unless calls of the C library are made whole ([`crate::Region::system_calls_work`]).
     pub system_calls_wait: bool,
-    /// A thread that blocks all signals may touch the region; otherwise the kernel kills the
-    /// process.
+    /// Whether a thread that blocks all signals may touch the region; otherwise the kernel kills the process.
     pub works_with_signals_blocked: bool,
-    /// Needs userfaultfd with minor faults and write protection of shared memory (Linux 6.4).
+    /// Whether it needs userfaultfd with minor faults and write protection of shared memory (Linux 6.4).
     pub needs_userfaultfd: bool,
-    /// Every change of protection can split a mapping, of which a process may have vm.max_map_count
-    /// (65,530).
+    /// Whether every change of protection can split a mapping, of which a process may have vm.max_map_count (65,530).
     pub bounded_by_mapping_count: bool,
 }
 
@@ -87,7 +86,7 @@ impl Catcher {
     /// Every catcher.
     pub const ALL: [Catcher; 3] = [Catcher::Signal, Catcher::Handler, Catcher::Mprotect];
 
-    /// Its abilities.
+    /// The abilities of the catcher.
     pub const fn abilities(self) -> Abilities {
         match self {
             Catcher::Signal => signal::ABILITIES,
@@ -159,7 +158,7 @@ pub(crate) trait Catch: Send + Sync {
     fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS];
     /// Whether a system call waits for a page here, all permissions considered.
     fn system_calls_wait(&self) -> bool;
-    /// Takes queued faults; returns how many.
+    /// Takes queued faults. Returns their number.
     fn take(&self, into: &mut [Message]) -> usize;
     /// Whether stores can be recorded without a fault.
     fn marks_work(&self) -> bool;
@@ -172,8 +171,8 @@ pub(crate) trait Catch: Send + Sync {
 /// The maximum number of a catcher's descriptors.
 pub(crate) const DESCRIPTORS: usize = 4;
 
-/// Creates the catcher of a region whose application view has its pages at `places`; from now on they are *none*, except
-/// those of pieces, which [`Catch::watch`] adds. `file` holds the bytes and must outlive the catcher.
+/// Creates the catcher of a region whose application view has its pages at `places`. From now on they are *none*,
+/// except those of pieces, which [`Catch::watch`] adds. `file` holds the bytes and must outlive the catcher.
 pub(crate) fn prepare(
     catcher: Catcher,
     places: Places,
@@ -198,8 +197,8 @@ pub(crate) fn first_protection(catcher: Catcher) -> libc::c_int {
 /// Chooses a catcher for this machine. The answer includes the reason, and what would be better.
 ///
 /// Without a request, the choice is the first of these with which system calls work on shared memory: `signal`, if
-/// calls of the C library are made whole, and `handler`, if userfaultfd is allowed for faults of the kernel. Otherwise it
-/// is `signal`, and `mprotect` if there is no userfaultfd.
+/// calls of the C library are made whole, and `handler`, if userfaultfd is allowed for faults of the kernel. Otherwise
+/// it is `signal`, and `mprotect` if there is no userfaultfd.
 ///
 /// # Errors
 /// The requested catcher does not work here; the message says why and how to make it work.

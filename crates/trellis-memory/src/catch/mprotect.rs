@@ -1,8 +1,8 @@
 //! `mprotect`: pages are protected with mprotect(2), and a fault is a SIGSEGV that is served in the faulting thread.
 //!
-//! Promises to work on every kernel and in every container. Must never be preferred where userfaultfd works: each change
-//! can split a mapping (vm.max_map_count bounds them) and takes the process's memory-map lock for writing, and a system
-//! call on a page that is not held fails with EFAULT.
+//! Promises: it works on every kernel and in every container. It must never be preferred if userfaultfd works: each
+//! change can split a mapping (vm.max_map_count bounds them) and takes the process's memory-map lock for writing, and a
+//! system call on a page that is not held fails with EFAULT.
 
 use std::os::fd::RawFd;
 

@@ -1,4 +1,4 @@
-//! A set of pages, with one bit for each page of a region; read and written from any thread without a lock.
+//! A set of pages, with one bit for each page of a region, which any thread reads and writes without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ impl PageSet {
         }
     }
 
-    /// Whether the page at `first` is in the set, and where in `[first, end)` the pages of the same kind end.
+    /// Whether the page `first` is in the set, and the end of the run of pages of the same kind in `[first, end)`.
     pub(super) fn run(&self, first: usize, end: usize) -> (bool, usize) {
         debug_assert!(first < end);
         let inside = self.words[first / WORD].load(Ordering::SeqCst) >> (first % WORD) & 1 == 1;

@@ -1,8 +1,8 @@
 //! `signal`: userfaultfd turns a fault into SIGBUS, and the thread that caused it serves it.
 //!
-//! Promises that no other thread has to wake up, which would be the most expensive part (`docs/concepts/catchers.md`).
-//! The kernel cannot run a signal handler in the middle of a system call, so a call with a page that is not here fails
-//! with EFAULT, unless the library `trellis-calls` makes it whole.
+//! Promises: no other thread has to wake up, which would be the most expensive part (`docs/concepts/catchers.md`). The
+//! kernel cannot run a signal handler in the middle of a system call, so a call with a page that is not here fails with
+//! EFAULT, unless the library `trellis-calls` makes it whole.
 
 use std::os::fd::RawFd;
 

@@ -1,12 +1,12 @@
-//! What `signal` and `handler` share: pages whose access is changed with userfaultfd, and the two ways to detect a store
-//! to a page that allows loads.
+//! The common part of `signal` and `handler`: it changes the access to pages with userfaultfd, and has the two ways to
+//! detect a store to a page that allows loads.
 //!
 //! Whether a store is a fault or is only recorded is a property of a whole userfaultfd, so there are two. Every page
 //! belongs to one of them, and `detect` moves it. A request for pages of both is divided at their boundaries. The
 //! assignment is a set of bits that is read without a lock, and changed under a mutex that no fault ever takes.
 //!
-//! A mark must never be lost: `install` does not protect a present page again, and a page that the kernel has reclaimed,
-//! which removes the mark, counts as stored to.
+//! A mark must never be lost: `install` does not protect a present page again, and a page that the kernel has
+//! reclaimed, which removes the mark, counts as stored to.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -27,8 +27,8 @@ const PROTECT: &str = "UFFDIO_WRITEPROTECT";
 const REGISTER: &str = "UFFDIO_REGISTER";
 const REMAP: &str = "mremap";
 const SCAN: &str = "PAGEMAP_SCAN";
-/// Pages between held ones that are not held themselves are scanned, too, if there are at most this many: the kernel
-/// takes 20 ns for each, and 400 ns for a request.
+/// The maximum number of pages between held ones that are scanned too although they are not held: the kernel takes 20
+/// ns for each, and 400 ns for a request.
 const GAP_PAGES_MAX: usize = 16;
 /// The name of a request that a machine without marks refuses, for errors.
 pub(crate) const MARKS_REQUEST: &str = "noting stores without faults";
@@ -49,7 +49,8 @@ struct Marks {
     marked: PageSet,
     /// The number of these pages.
     count: AtomicUsize,
-    /// Pages that were installed and not revoked. Distinguishes a page that the kernel reclaimed from one that is *none*.
+    /// Pages that were installed and not revoked. The set distinguishes a page that the kernel reclaimed from one that
+    /// is *none*.
     held: PageSet,
     /// The region's bytes. The region closes it after this is dropped.
     file: RawFd,
@@ -104,7 +105,8 @@ impl Userfault {
         self.parts(marks, span, &mut |part, marked| {
             let (first, end) = self.pages(part);
             if !marked {
-                // Set before the page can be stored to: a thread that looks for stores afterwards must find it held.
+                // The bit is set before the page can be stored to: a thread that looks for stores afterwards must find
+                // it held.
                 marks.held.set(first, end, true);
                 return self.faults.make_present(part.start, part.bytes, writable, true).map_err(Refusal::of(INSTALL));
             }
@@ -233,9 +235,9 @@ impl Userfault {
         })
     }
 
-    /// Moves pages to the other userfaultfd while threads use them: a new mapping of the same bytes, which belongs to the
-    /// other userfaultfd and has no pages, replaces the present one in one step, and then gets the pages back. Until then
-    /// an access waits, or is a fault that is reported although its page is held.
+    /// Moves pages to the other userfaultfd while threads use them: a new mapping of the same bytes, which belongs to
+    /// the other userfaultfd and has no pages, replaces the present one in one step, and then gets the pages back.
+    /// Until then an access waits, or is a fault that is reported although its page is held.
     fn switch(&self, marks: &Marks, span: Span, to_marks: bool) -> Result<(), Refusal> {
         let (first, end) = self.pages(span);
         let (from, to) = (self.of(marks, !to_marks), self.of(marks, to_marks));
@@ -244,7 +246,7 @@ impl Userfault {
         let new = View::map_part(marks.file, first << self.page_shift, span.bytes).map_err(os_error("mmap"))?;
         to.register(new.base(), span.bytes).map_err(os_error(REGISTER))?;
         let writable = self.take_states(marks, span, to_marks)?;
-        // Its faults have to be taken from the moment at which it is in place.
+        // The new mapping's faults have to be taken from the moment at which it is in place.
         let pages = end - first;
         marks.count.fetch_add(if to_marks { pages } else { 0 }, Ordering::SeqCst);
         // SAFETY: the new mapping is not used elsewhere; what it replaces has the same bytes, and there are never
@@ -256,7 +258,7 @@ impl Userfault {
             new.give_up();
             marks.marked.set(first, end, to_marks);
         }
-        // If it failed, the pages return to where they were.
+        // If the move failed, the pages return to where they were.
         let owner = if moved.is_ok() { to } else { from };
         let restored = self.restore(marks, owner, span, &writable);
         let whole = self.places.whole();
@@ -281,7 +283,7 @@ impl Userfault {
             return Ok(writable);
         }
         if marks.held.run(first, end) == (false, end) {
-            // No thread can have stored to pages none of which is held.
+            // No page is held, so no thread can have stored to any.
             return Ok(writable);
         }
         // SAFETY: the pages remain this region's; there are never references into the application view.
@@ -293,7 +295,7 @@ impl Userfault {
         };
         let looked = marks.pagemap.scan(away.base(), away.base() + span.bytes, Sought::WrittenOrGone, look);
         if let Err(errno) = looked {
-            // Nothing is known of the pages now, so all count as stored to.
+            // The states of the pages are not known now, so all count as stored to.
             writable.set(0, end - first, true);
             self.restore(marks, &marks.uffd, span, &writable)?;
             return Err(Refusal { operation: SCAN, errno });
@@ -318,7 +320,8 @@ impl Userfault {
         Ok(())
     }
 
-    /// Calls `step` for each part of `span` whose pages all belong to one userfaultfd; with true if it is that of marks.
+    /// Calls `step` for each part of `span` whose pages all belong to one userfaultfd, with true if it is that of
+    /// marks.
     fn parts(
         &self,
         marks: &Marks,
@@ -360,7 +363,7 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Adds the pages of `[first, end)`; `first` is not before what was added last.
+    /// Adds the pages of `[first, end)`. `first` is not before the end of those that were added last.
     fn tell(&mut self, first: usize, end: usize) {
         if first != self.end {
             self.finish();
@@ -379,7 +382,7 @@ impl Runs<'_> {
 }
 
 impl Marks {
-    /// `None` if this machine cannot record stores.
+    /// Prepares marks; `None` if this machine cannot record stores.
     fn prepare(pages: usize, file: &Memfd, signal: bool) -> Option<Marks> {
         uffd::try_out_marks().ok()?;
         Some(Marks {

@@ -2,20 +2,21 @@
 //! application of a later state of a whole page ([`merge`]).
 //!
 //! Promises: a diff names exactly the bytes that differ, so that the stores of two nodes to different bytes of a page
-//! both survive; the twin keeps exactly what the diff contains; a diff from a peer is checked before it is used, and the
-//! check returns for any bytes. Must never be used for pages whose bytes are not in this machine's byte order
-//! (little-endian), and never waits or locks.
+//! both survive. The twin keeps exactly what the diff contains. A diff from a peer is checked before it is used, and
+//! the check returns for any bytes. It never waits or locks. It must never be used for pages whose bytes are not in
+//! this machine's byte order (little-endian).
 //!
 //! # The format
 //!
-//! A diff is a list of runs of aligned 8-byte words in ascending order. Two runs of one kind are adjacent only where the
-//! second one begins at a multiple of 512 words. A run begins with 32 bits, little-endian: the number of its first word (18 bits), its number of words less one
-//! (13 bits), and whether it has masks (the highest bit). Without masks, the words follow, eight bytes each: every byte of
-//! them changed. With masks, first a byte for each word says which of its bytes changed (bit 0: the one at the lowest
-//! address), then those bytes follow; a mask of zero skips a word. The masks come first so that whoever applies or checks
-//! a run does not wait for one to find the next. In the dense case, every byte of a page, the diff is the page and a header
-//! for each 512 words. In the worst case, with unchanged bytes all over the page, it is an eighth longer than the page
-//! ([`bytes_max`]). It must not be rounded up to the whole page, because the bytes in between may be another node's.
+//! A diff is a list of runs of aligned 8-byte words in ascending order. Two runs of one kind are adjacent only if the
+//! second one begins at a multiple of 512 words. A run begins with 32 bits, little-endian: the number of its first word
+//! (18 bits), its number of words less one (13 bits), and whether it has masks (the highest bit). In a run without
+//! masks, the words follow, eight bytes each: every byte of them changed. In a run with masks, first a byte for each
+//! word says which of its bytes changed (bit 0: the one at the lowest address), then those bytes follow. A mask of zero
+//! skips a word. The masks come first, so that code that applies or checks a run does not wait for one to find the
+//! next. In the dense case, every byte of a page, the diff is the page and a header for each 512 words. In the worst
+//! case, with unchanged bytes all over the page, it is an eighth longer than the page ([`bytes_max`]). A diff must not
+//! be rounded up to the whole page, because another node may have changed the bytes in between.
 
 mod words;
 
@@ -30,24 +31,24 @@ const HEADER_BYTES: usize = 4;
 const FIRST_BITS: u32 = 18;
 const COUNT_BITS: u32 = 13;
 const MASKED: u32 = 1 << 31;
-/// Up to this many unchanged words cost no more as masks of zero than the header of another run with masks.
+/// The maximum number of unchanged words that cost no more as masks of zero than the header of another run with masks.
 const GAP_MAX: usize = 3;
-/// The number of words whose masks are known before runs are made of them, so that one word has a bit for each of their
-/// blocks. No run is longer.
+/// The number of words whose masks are collected before runs are made of them. One word then has a bit for each of
+/// their blocks. No run is longer.
 const CHUNK: usize = BLOCK * u64::BITS as usize;
-/// Masks that are looked at together: this many completely changed words in a row justify a run without masks, and the
-/// header of the next one with masks.
+/// The number of masks that are looked at together. This many completely changed words in a row justify a run without
+/// masks, and the header of the next one with masks.
 const TOGETHER: usize = BLOCK;
 
 const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= 1 << FIRST_BITS && CHUNK <= 1 << COUNT_BITS);
 const _: () = assert!(FIRST_BITS + COUNT_BITS + 1 == u32::BITS);
 
-/// The maximum length of the diff of a page.
+/// The maximum length of the diff of a page, in bytes.
 ///
-/// A word has nine bytes of it. A run with masks has at least one byte that did not change, so it takes at most three
-/// more than its words have, for its header; a whole run of n words takes 4 - n more, that is at least four less where it
-/// ends a run with masks. Two runs with masks in a chunk are otherwise apart by words that take nothing. So at most three
-/// bytes more than nine a word are taken, in the last chunk.
+/// It allows nine bytes for each word. A run with masks has at least one byte that did not change, so with its header
+/// it takes at most three bytes more than that. A run of n words without masks takes 4 - n more, which is at least four
+/// less if it ends a run with masks. Other runs with masks in a chunk are separated by words that take nothing. So a
+/// diff takes at most three bytes more than nine for each word, in the last chunk.
 pub const fn bytes_max(page_bytes: usize) -> usize {
     page_bytes + page_bytes / 8 + 16
 }
@@ -85,11 +86,12 @@ pub enum BadDiff {
 /// Appends to `out` the bytes of `page` that differ from `twin`, and copies exactly those bytes to the twin. Returns
 /// whether any byte differed.
 ///
-/// Threads may store to the page meanwhile: each word is read once, and what is appended is what the twin keeps. A store
-/// that comes too late for this diff is in the next one.
+/// Threads may store to the page meanwhile: each word is read once, and what is appended is what the twin keeps. A
+/// store that comes too late for this diff is in the next one.
 ///
 /// # Safety
-/// Both pointers refer to `page_bytes` readable bytes, aligned to 64; the twin is writable, and no other thread uses it.
+/// Both pointers refer to `page_bytes` readable bytes, aligned to 64; the twin is writable, and no other thread uses
+/// it.
 ///
 /// # Panics
 /// When `page_bytes` is not a multiple of 64, or is more than [`PAGE_BYTES_MAX`]; when the pointers are not aligned.
@@ -128,7 +130,7 @@ unsafe fn encode_with<P: Packing>(page: *const u64, twin: *mut u64, words: usize
     for first in (0..words).step_by(CHUNK) {
         let end = words.min(first + CHUNK);
         let mut rest = (first..end).step_by(BLOCK);
-        // Most pages have few changes, and nothing is to be kept before the first one.
+        // Most pages have few changes, and nothing has to be kept before the first one.
         let Some((word, changed)) =
             rest.by_ref().map(|word| (word, changed_at(word))).find(|(_, changed)| *changed != 0)
         else {
@@ -139,16 +141,16 @@ unsafe fn encode_with<P: Packing>(page: *const u64, twin: *mut u64, words: usize
         for word in rest {
             chunk.note(word, changed_at(word));
         }
-        // SAFETY: the words lie inside the twin, which nobody else uses.
+        // SAFETY: the words lie inside the twin, which no other thread uses.
         unsafe { writer.chunk::<P>(&chunk, twin) };
     }
     writer.finish()
 }
 
-/// Applies a later state of a page to a copy of it that other threads may be using: only the bytes that differ from the
-/// twin are written, so that a store to the copy that is not in the twin survives; the twin then becomes that state.
-/// Without a twin, the bytes that differ from the copy are written; no thread may store to the copy then. Words are
-/// changed as by [`apply`].
+/// Applies a later state of a page to a copy of it that other threads may be using. It writes only the bytes that
+/// differ from the twin, so that a store to the copy that is not in the twin survives. The twin then becomes that
+/// state. Without a twin, it writes the bytes that differ from the copy, and no thread may store to the copy meanwhile.
+/// It changes words as [`apply`] does.
 ///
 /// # Safety
 /// `page`, and the twin if there is one, refer to as many writable bytes as `later` has, aligned to eight; no other
@@ -204,7 +206,7 @@ fn word_of(bytes: &[u8]) -> u64 {
 /// The changes in at most [`CHUNK`] words.
 struct Chunk {
     first: usize,
-    /// Those of each word, and a few more, so that the last ones can be looked at together.
+    /// The mask of each word, and a few more, so that the last ones can be looked at together.
     masks: [u8; CHUNK + TOGETHER],
     /// A bit for each block that has changes.
     blocks: u64,
@@ -235,7 +237,7 @@ fn together(masks: &[u8], word: usize) -> u64 {
     u64::from_le_bytes(*masks[word..].first_chunk().expect("there are a few more"))
 }
 
-/// Where the run ends that begins with `first`, a changed word, and whether all its words changed completely.
+/// The end of the run that begins with `first`, a changed word, and whether all its words changed completely.
 #[inline(always)]
 fn run_of(masks: &[u8], first: usize) -> (usize, bool) {
     let mut end = first;
@@ -273,7 +275,7 @@ fn run_of(masks: &[u8], first: usize) -> (usize, bool) {
 
 impl Writer<'_> {
     fn new(out: &mut Vec<u8>, page_bytes: usize) -> Writer<'_> {
-        // Bytes are written eight at a time, whatever their number.
+        // Bytes are written eight at a time, so some more space is needed.
         out.reserve(bytes_max(page_bytes) + WORD_BYTES);
         let start = out.len();
         Writer { out, start, at: start }
@@ -282,7 +284,7 @@ impl Writer<'_> {
     /// Appends the runs of a chunk. The words are in the twin.
     ///
     /// # Safety
-    /// The twin has these words, and nobody changes it.
+    /// The twin has these words, and no thread changes it.
     #[inline(always)]
     unsafe fn chunk<P: Packing>(&mut self, chunk: &Chunk, twin: *const u64) {
         let Chunk { first, masks, blocks } = chunk;
@@ -335,7 +337,8 @@ impl Writer<'_> {
         // SAFETY: `new` reserved the space, which is not a part of the masks.
         unsafe { masks.as_ptr().copy_to_nonoverlapping(self.out.as_mut_ptr().add(self.at), masks.len()) };
         self.at += masks.len();
-        // In a register: what is written could be this for all that the compiler knows.
+        // A local variable stays in a register. The compiler cannot exclude that the bytes that are written overlap a
+        // field.
         let mut at = self.at;
         for (mask, word) in masks.iter().zip(words) {
             // SAFETY: `new` reserved the space.
@@ -345,7 +348,7 @@ impl Writer<'_> {
         self.at = at;
     }
 
-    /// Writes eight bytes at this place; what is behind those that count is written again.
+    /// Writes eight bytes at this place. Those that follow the valid ones are overwritten later.
     ///
     /// # Safety
     /// It is in the space that `new` reserved.
@@ -385,7 +388,7 @@ impl Header {
 /// Checks a diff that came from a peer: its runs lie inside the page, ascend, and nothing is left over.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the diff.
 pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     let words = page_bytes / WORD_BYTES;
     let (mut rest, mut end) = (diff, 0);
@@ -405,7 +408,7 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     Ok(())
 }
 
-/// The rest of the diff behind a run of this many words.
+/// The rest of the diff after a run of this many words.
 fn behind_run(run: &[u8], words: usize, masked: bool) -> Option<&[u8]> {
     if !masked {
         return run.get(words * WORD_BYTES..);
@@ -414,7 +417,7 @@ fn behind_run(run: &[u8], words: usize, masked: bool) -> Option<&[u8]> {
     bytes.get(named(masks)..)
 }
 
-/// How many bytes the masks name.
+/// The number of bytes that the masks name.
 fn named(masks: &[u8]) -> usize {
     let (several, rest) = masks.as_chunks();
     let several: u32 = several.iter().map(|masks| u64::from_ne_bytes(*masks).count_ones()).sum();
@@ -422,10 +425,11 @@ fn named(masks: &[u8]) -> usize {
 }
 
 /// Applies a checked diff to a page that other threads may be using: no thread ever sees a partial change of an aligned
-/// word, or of the part of it that the diff changes, and no other byte is touched.
+/// word, or of the part of it that the diff changes, and it touches no other byte.
 ///
 /// # Safety
-/// `check` has accepted the diff for the size of this page; `page` refers to that many writable bytes, aligned to eight.
+/// `check` has accepted the diff for the size of this page; `page` refers to that many writable bytes, aligned to
+/// eight.
 pub unsafe fn apply(diff: &[u8], page: *mut u8) {
     let page = page.cast::<u64>();
     debug_assert!(page.is_aligned());
@@ -491,7 +495,7 @@ unsafe fn apply_masked<P: Packing>(run: &[u8], words: usize, to: *mut u64) -> &[
     &bytes[at..]
 }
 
-/// Eight bytes from this one on. Bytes behind the end are zero; the mask names none of them.
+/// Eight bytes from this one on. Bytes beyond the end are zero; the mask names none of them.
 #[inline(always)]
 fn eight_of(bytes: &[u8], at: usize) -> u64 {
     if let Some(eight) = bytes.get(at..).and_then(|bytes| bytes.first_chunk()) {

@@ -14,7 +14,7 @@ struct Page<const BYTES: usize>([u8; BYTES]);
 impl<const BYTES: usize> Page<BYTES> {
     fn diff(&self, twin: &mut Page<BYTES>) -> Vec<u8> {
         let mut out = vec![0xee; 3];
-        // SAFETY: both are BYTES long, aligned, and used by nobody else.
+        // SAFETY: both are BYTES long, aligned, and used by no other thread.
         let any = unsafe { encode(self.0.as_ptr(), twin.0.as_mut_ptr(), BYTES, &mut out) };
         assert_eq!(out[..3], [0xee; 3], "what was there stays");
         assert_eq!(any, out.len() > 3);
@@ -23,7 +23,7 @@ impl<const BYTES: usize> Page<BYTES> {
 
     fn apply(&mut self, diff: &[u8]) {
         check(diff, BYTES).expect("made by encode");
-        // SAFETY: checked for this size, aligned, and used by nobody else.
+        // SAFETY: checked for this size, aligned, and used by no other thread.
         unsafe { apply(diff, self.0.as_mut_ptr()) };
     }
 
@@ -73,7 +73,7 @@ fn agrees_with_the_model<const BYTES: usize>(random: &mut Random) {
     let diff = now.diff(&mut twin);
     assert_eq!(diff.is_empty(), changed.is_empty());
     let mut plain = Vec::new();
-    // SAFETY: both are BYTES long, aligned, and used by nobody else.
+    // SAFETY: both are BYTES long, aligned, and used by no other thread.
     unsafe { encode_with::<Plain>(now.0.as_ptr().cast(), before.clone().0.as_mut_ptr().cast(), BYTES / 8, &mut plain) };
     assert!(plain == diff, "the processor makes no difference");
     assert!(twin == now, "the twin is what was sent");
@@ -88,7 +88,7 @@ fn agrees_with_the_model<const BYTES: usize>(random: &mut Random) {
     assert_eq!(differences(&untouched, &target), changed, "exactly the changed bytes change");
     assert!(changed.iter().all(|at| target.0[*at] == now.0[*at]));
     let mut plainly = untouched;
-    // SAFETY: checked for this size, aligned, and used by nobody else.
+    // SAFETY: checked for this size, aligned, and used by no other thread.
     unsafe { apply_with::<Plain>(&diff, plainly.0.as_mut_ptr().cast()) };
     assert!(plainly == target, "the processor makes no difference");
 }
@@ -127,11 +127,11 @@ fn the_largest_page_needs_several_runs() {
     page[10_000].0[8..16].copy_from_slice(&[0x11, 0x22, 0, 0, 0, 0, 0x33, 0x44]);
     page[20_000].0[56..].fill(0);
     let mut diff = Vec::new();
-    // SAFETY: both have BYTES bytes and are used by nobody else.
+    // SAFETY: both have BYTES bytes and are used by no other thread.
     assert!(unsafe { encode(page.as_ptr().cast(), twin.as_mut_ptr().cast(), BYTES, &mut diff) });
     check(&diff, BYTES).expect("made by encode");
     assert!(diff.len() < BYTES + BYTES / (CHUNK * WORD_BYTES) * HEADER_BYTES + 200, "{} bytes", diff.len());
-    // SAFETY: checked for this size, and used by nobody else.
+    // SAFETY: checked for this size, and used by no other thread.
     unsafe { apply(&diff, target.as_mut_ptr().cast()) };
     assert!(target == page && twin == page);
 }
@@ -199,7 +199,7 @@ fn a_diff_from_a_peer_is_refused_or_harmless_whatever_it_is() {
                 (_, length) => diff[random.index(length)] ^= 1 << random.below(8),
             }
         }
-        // Behind the page lies what nobody may touch.
+        // The bytes after the page must not be touched.
         let mut guarded = [Page([0u8; BYTES]), Page([0xaa; BYTES])];
         if check(&diff, BYTES).is_ok() {
             guarded[0].apply(&diff);
@@ -225,13 +225,13 @@ fn merges_like_the_model<const BYTES: usize>(random: &mut Random) {
     let shift = random.index(9);
     let bytes = [&vec![0; shift], &later.0[..]].concat();
     let mut copy = page.clone();
-    // SAFETY: both are BYTES long, aligned, and used by nobody else.
+    // SAFETY: both are BYTES long, aligned, and used by no other thread.
     unsafe { merge(&bytes[shift..], Some(twin.0.as_mut_ptr()), copy.0.as_mut_ptr()) };
     assert!(copy == expected, "{:?} are wrong", differences(&copy, &expected));
     assert!(twin == later, "the twin is the later state");
     assert_eq!(differences(&copy, &twin), stored, "what was stored is still to be published, and nothing else");
 
-    // SAFETY: BYTES long, aligned, and used by nobody else.
+    // SAFETY: BYTES long, aligned, and used by no other thread.
     unsafe { merge(&bytes[shift..], None, page.0.as_mut_ptr()) };
     assert!(page == later, "a copy to which nothing was stored becomes the later state");
 }

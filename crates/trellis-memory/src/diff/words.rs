@@ -1,11 +1,12 @@
 //! Operations on single words of a diff: they find the bytes that changed, pack them, and put them into another page.
 //!
-//! Promises: every word of a page that threads use is read once and written at once. It uses the vector instructions that
-//! each processor of the target has; what needs others has a plain path. The result must not depend on the path.
+//! Promises: every word of a page that threads use is read once and written at once. The file uses the vector
+//! instructions that each processor of the target has; operations that need others have a plain path, too. The result
+//! must never depend on the path.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Bytes of a word.
+/// The number of bytes of a word.
 pub(super) const WORD_BYTES: usize = 8;
 /// The number of words that are compared at a time: a cache line.
 pub(super) const BLOCK: usize = 8;
@@ -16,7 +17,8 @@ pub(super) const ALL: u8 = 0xff;
 /// the byte at the lowest address changed if bit 0 is set, and so on.
 ///
 /// # Safety
-/// Both are a block long and aligned to 16 bytes; the page is readable, the twin is writable, and no other thread uses it.
+/// Both are a block long and aligned to 16 bytes; the page is readable, the twin is writable, and no other thread uses
+/// it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) unsafe fn take_changed(page: *const u64, twin: *mut u64) -> u64 {
@@ -45,14 +47,14 @@ pub(super) unsafe fn take_changed(page: *const u64, twin: *mut u64) -> u64 {
 /// Compares a block of a page with its twin, and makes the twin equal to what was read. Returns the masks of the words.
 ///
 /// # Safety
-/// Both are a block long and aligned to eight bytes; the page is readable, the twin is writable, and no other thread uses
-/// it.
+/// Both are a block long and aligned to eight bytes; the page is readable, the twin is writable, and no other thread
+/// uses it.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub(super) unsafe fn take_changed(page: *const u64, twin: *mut u64) -> u64 {
     let difference = |word: usize| {
-        // Plain loads, so that the compiler compares several words at once: the result only decides whether the words are
-        // read again, one by one. SAFETY: the caller's promise.
+        // These are plain loads, so that the compiler compares several words at once. The result only decides whether
+        // the words are read again, one by one. SAFETY: the caller's promise.
         unsafe { page.add(word).read() ^ twin.add(word).read() }
     };
     if (0..BLOCK).fold(0, |any, word| any | difference(word)) == 0 {
@@ -76,7 +78,7 @@ pub(super) fn changed_bytes(difference: u64) -> u8 {
     ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
-/// The number of bytes that a mask names; from a table, because not every target processor can count bits.
+/// The number of bytes that a mask names. It comes from a table, because not every target processor can count bits.
 #[inline]
 pub(super) fn count(mask: u8) -> usize {
     static COUNTS: [u8; 256] = {
@@ -97,7 +99,7 @@ fn bytes_of(mask: u8) -> u64 {
     (((one_each + LOW) & !LOW) >> 7).wrapping_mul(0xff)
 }
 
-/// How bytes within a word are moved together and apart.
+/// A way to move bytes within a word together and apart.
 pub(super) trait Packing {
     /// The bytes of `word` that `mask` names, at the low end; the others are arbitrary.
     fn pack(word: u64, mask: u8) -> u64;
@@ -105,7 +107,7 @@ pub(super) trait Packing {
     fn spread(packed: u64, mask: u8) -> u64;
 }
 
-/// On any processor.
+/// The way for any processor.
 pub(super) struct Plain;
 
 /// The distance of the mask's bytes from the lowest byte, in bits, if they are adjacent.
@@ -150,7 +152,7 @@ static TOGETHER: [u64; 256] = Shuffled::table(true);
 #[cfg(target_arch = "x86_64")]
 static APART: [u64; 256] = Shuffled::table(false);
 
-/// With the instruction that moves bytes by a table (SSSE3).
+/// The way with the instruction that moves bytes by a table (SSSE3).
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Shuffled(());
 
@@ -198,13 +200,13 @@ impl Shuffled {
 impl Packing for Shuffled {
     #[inline(always)]
     fn pack(word: u64, mask: u8) -> u64 {
-        // SAFETY: whoever uses this has asked whether it is possible.
+        // SAFETY: the user of this way has checked that it is possible.
         unsafe { Shuffled::moved(word, TOGETHER[usize::from(mask)]) }
     }
 
     #[inline(always)]
     fn spread(packed: u64, mask: u8) -> u64 {
-        // SAFETY: whoever uses this has asked whether it is possible.
+        // SAFETY: the user of this way has checked that it is possible.
         unsafe { Shuffled::moved(packed, APART[usize::from(mask)]) }
     }
 }
@@ -216,8 +218,8 @@ impl Packing for Shuffled {
 #[inline(always)]
 pub(super) unsafe fn put<P: Packing>(word: *mut u64, packed: u64, mask: u8) {
     let byte = mask.trailing_zeros() as usize;
-    // One store if the bytes are an aligned unit of their own: an exchange costs ten times as much. SAFETY: each part
-    // lies inside the word and is aligned to its size.
+    // It is one store if the bytes are an aligned unit: an exchange costs ten times as much. SAFETY: each part lies
+    // inside the word and is aligned to its size.
     unsafe {
         match mask {
             0 => {}

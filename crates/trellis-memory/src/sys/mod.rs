@@ -1,3 +1,3 @@
-//! The operating system. All unsafe code about page tables, signals and kernel structures is below here.
+//! The operating system. All unsafe code about page tables, signals and kernel structures is in this folder.
 
 pub(crate) mod linux;

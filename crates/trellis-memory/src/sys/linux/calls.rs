@@ -1,7 +1,7 @@
 //! The library that makes calls of the C library whole (`trellis-calls`), if this process has it.
 //!
 //! It is found by the names of its functions, because it is loaded into programs that may not use Trellis at all, and
-//! before this code. Promises: without it everything works as if nothing was asked.
+//! before this code. Promises: without it, everything works as if nothing was asked.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
@@ -10,7 +10,7 @@ use super::signals::claim_signal;
 
 type Claim = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> bool;
 
-/// Its address; `None` if no library of this process has it.
+/// The address of a function of the library; `None` if no library of this process has it.
 fn function(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -25,7 +25,7 @@ pub(crate) fn are_answered() -> bool {
     })
 }
 
-/// Why this program makes system calls that the library does not see; `None` if it is not known to.
+/// Why this program makes system calls that the library does not see; `None` if it is not known to make any.
 pub(crate) fn made_elsewhere() -> Option<&'static str> {
     let mut is_go = false;
     // SAFETY: the function looks at notes of loaded objects, and at the flag, which lives for the call.
@@ -36,7 +36,7 @@ pub(crate) fn made_elsewhere() -> Option<&'static str> {
 /// The owner of the note with which Go marks what it links.
 const GO: &[u8; 4] = b"Go\0\0";
 
-/// Called for each loaded object; looks at its notes, which are loaded (elf(5)).
+/// It is called for each loaded object, and looks at its notes, which are loaded (elf(5)).
 unsafe extern "C" fn look_for_go(object: *mut libc::dl_phdr_info, _: usize, is_go: *mut c_void) -> c_int {
     // SAFETY: the C library passes a valid description; its headers and notes are mapped.
     unsafe {
@@ -45,7 +45,8 @@ unsafe extern "C" fn look_for_go(object: *mut libc::dl_phdr_info, _: usize, is_g
         for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
             let start = (object.dlpi_addr + header.p_vaddr) as *const u8;
             let notes = std::slice::from_raw_parts(start, header.p_memsz as usize);
-            // Each is the length of the owner's name, that of the rest, a kind, the name; in whole words.
+            // A note consists of the length of the owner's name, that of the rest, a kind, and the name, in whole
+            // words.
             if notes.chunks_exact(4).any(|word| word == GO) {
                 is_go.cast::<bool>().write(true);
             }
@@ -59,7 +60,7 @@ pub(crate) struct Watching {
     start: usize,
 }
 
-/// From now on calls with memory of this range are made whole; `None` if this process's calls are not.
+/// Lets calls with memory of this range be made whole from now on; `None` if this process's calls are not made whole.
 pub(crate) fn watch(start: usize, bytes: usize) -> Option<Watching> {
     if !are_answered() {
         return None;

@@ -1,12 +1,12 @@
 //! Decodes a signal's machine context: whether the access was a write, and where the stack was.
 //!
-//! Reads only; called from signal handlers.
+//! It is called from signal handlers, and must never change the context.
 
 use libc::ucontext_t;
 
 /// Whether the fault that raised the signal was a write.
 ///
-/// x86-64: bit 1 of the page-fault error code.
+/// On x86-64, this is bit 1 of the page-fault error code.
 ///
 /// # Safety
 /// `context` is the third argument of a signal handler.
@@ -18,7 +18,7 @@ pub(crate) unsafe fn was_write(context: *const ucontext_t) -> bool {
     code & WRITE != 0
 }
 
-/// Where the interrupted code's stack ends.
+/// The stack pointer of the interrupted code.
 ///
 /// # Safety
 /// `context` is the third argument of a signal handler.
@@ -30,8 +30,8 @@ pub(crate) unsafe fn stack_pointer(context: *const ucontext_t) -> usize {
 
 /// Whether the fault that raised the signal was a write.
 ///
-/// aarch64: the kernel appends records to the context; the one with the exception syndrome has bit
-/// WnR, which cache maintenance (bit CM) sets too although it needs no right to write.
+/// On aarch64, the kernel appends records to the context. The one with the exception syndrome has bit WnR, which cache
+/// maintenance (bit CM) sets too although it needs no right to write.
 ///
 /// # Safety
 /// `context` is the third argument of a signal handler.
@@ -62,11 +62,11 @@ pub(crate) unsafe fn was_write(context: *const ucontext_t) -> bool {
         }
         offset += bytes as usize;
     }
-    // There is no syndrome: a write that is taken for a read faults again, as a write, once the page is readable.
+    // There is no syndrome. A write that is taken for a read faults again, as a write, when the page is readable.
     false
 }
 
-/// Where the interrupted code's stack ends.
+/// The stack pointer of the interrupted code.
 ///
 /// # Safety
 /// `context` is the third argument of a signal handler.

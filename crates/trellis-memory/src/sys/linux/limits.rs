@@ -1,7 +1,7 @@
-//! How much memory this process can have: the machine's, the control groups' and the resource limits.
+//! The limits of the memory that this process can have: the machine's, the control groups' and the resource limits.
 //!
-//! Promises an answer before the region exists, so that a region that is too large is refused with a message instead of a
-//! SIGBUS in the middle of the program's work. Reads files; must never change anything.
+//! Promises: there is an answer before the region exists, so that a region that is too large is refused with a message
+//! instead of a SIGBUS in the middle of the program's work. It reads files, and must never change anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,8 @@ pub fn can_hold(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The error is a phrase that names the resource limit that prevents a file of `bytes` from being created and mapped
-/// twice.
+/// Checks whether the resource limits allow a file of `bytes` to be created and mapped twice. The error is a phrase
+/// that names the limit.
 ///
 /// A file above RLIMIT_FSIZE is not only refused: the kernel sends SIGXFSZ, which kills the process. The limit is
 /// therefore checked first.

@@ -1,4 +1,5 @@
-//! Reads `/proc/self/maps` to name the mapping that occupies a region's addresses. Never on the path of a fault.
+//! Reads `/proc/self/maps` to name the mapping that occupies a region's addresses. It must never be used on the path of
+//! a fault.
 
 /// The first mapping of this process that overlaps `[start, end)`, as a phrase for an error.
 pub(crate) fn overlapping(start: usize, end: usize) -> Option<String> {

@@ -1,7 +1,7 @@
 //! The bytes of a region: one memfd, and views of it.
 //!
-//! Promises that a memfd's size is sealed, so that no holder of the descriptor can shrink it and turn a plain access into
-//! a SIGBUS. A view is unmapped when it is dropped, and must never be used after that.
+//! Promises: a memfd's size is sealed, so that no holder of the descriptor can shrink it and turn a plain access into a
+//! SIGBUS. A view is unmapped when it is dropped, and must never be used after that.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -25,7 +25,7 @@ pub(crate) enum ViewError {
 }
 
 impl Memfd {
-    /// A new memfd of `bytes`, all zero, with no memory allocated yet.
+    /// Creates a memfd of `bytes`, all zero, with no memory allocated yet.
     pub(crate) fn create(bytes: usize) -> io::Result<Memfd> {
         let plain = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // Without NOEXEC_SEAL, newer kernels warn, or refuse if vm.memfd_noexec requires it; older ones do not know it.
@@ -52,7 +52,7 @@ impl Memfd {
 
     /// Creates pages, zero if nothing was written yet. Returns the error number if there is no memory.
     ///
-    /// Allocates nothing, so it may be called while a fault is served.
+    /// It allocates nothing, so it may be called while a fault is served.
     pub(crate) fn populate(&self, offset: usize, bytes: usize) -> Result<(), i32> {
         loop {
             // SAFETY: a plain system call; the caller has checked the range, and the file's size is sealed.
@@ -69,7 +69,7 @@ impl Memfd {
 
     /// Frees the memory of pages, which are zero when they are used again. Returns the error number if that fails.
     ///
-    /// Allocates nothing, so it may be called while a fault is served.
+    /// It allocates nothing, so it may be called while a fault is served.
     pub(crate) fn give_back(&self, offset: usize, bytes: usize) -> Result<(), i32> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (offset, bytes) = (offset as libc::off64_t, bytes as libc::off64_t);
@@ -83,11 +83,11 @@ impl Memfd {
         }
     }
 
-    /// Maps a part of the file at an address, in place of what is mapped there; a forked child does not get it. Returns
+    /// Maps a part of the file at an address and replaces what is mapped there. A forked child does not get it. Returns
     /// the error number if that fails.
     ///
     /// # Safety
-    /// What is mapped there belongs to the caller, and nothing uses it meanwhile.
+    /// The caller owns what is mapped there, and nothing uses it meanwhile.
     pub(crate) unsafe fn map_over(
         &self,
         offset: usize,
@@ -124,7 +124,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Maps `file` at `base`, or at any multiple of `alignment`. Never replaces an existing mapping.
+    /// Maps `file` at `base`, or at any multiple of `alignment`. It never replaces an existing mapping.
     pub(crate) fn map(
         file: &Memfd,
         bytes: usize,
@@ -182,7 +182,7 @@ impl View {
         Ok(View { base, bytes })
     }
 
-    /// Maps a part of the file anywhere, for reading and writing; a forked child does not get it.
+    /// Maps a part of the file anywhere, for reading and writing. A forked child does not get it.
     pub(crate) fn map_part(file: RawFd, offset: usize, bytes: usize) -> io::Result<View> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -211,7 +211,7 @@ impl View {
         self.base
     }
 
-    /// Creates the bytes from `offset` on and maps them writable; the error is the system's number.
+    /// Creates the bytes from `offset` on and maps them writable. The error is the system's number.
     pub(crate) fn populate(&self, offset: usize, bytes: usize) -> Result<(), i32> {
         debug_assert!(offset + bytes <= self.bytes);
         loop {

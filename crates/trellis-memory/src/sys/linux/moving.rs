@@ -1,7 +1,8 @@
-//! Moves mappings to another address while they stay registered with their userfaultfd: mremap(2) with UFFD_EVENT_REMAP.
+//! Moves mappings to another address while they stay registered with their userfaultfd: mremap(2) with
+//! UFFD_EVENT_REMAP.
 //!
-//! Promises that a mapping replaces another in one step of the kernel: no access in between finds neither. The call waits
-//! until the event has been read from the userfaultfd, so it is made on a thread of its own. Faults that are read
+//! Promises: a mapping replaces another in one step of the kernel, so no access in between finds neither. The call
+//! waits until the event has been read from the userfaultfd, so it is made on a thread of its own. Faults that are read
 //! meanwhile are dropped; the caller must wake every thread that waits at its userfaultfd.
 
 use std::io;
@@ -13,16 +14,16 @@ use super::uffd::{Message, Uffd};
 /// The destination of a mapping.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
-    /// Its pages move to an address of the kernel's choice; the mapping itself stays, without pages.
+    /// The pages move to an address of the kernel's choice. The mapping itself stays, without pages.
     PagesAway,
-    /// It moves to this address and replaces what is mapped there.
+    /// The mapping moves to this address and replaces what is mapped there.
     Onto(usize),
 }
 
 /// Moves the mapping at `start`, which is registered with `uffd`, and returns its new address.
 ///
 /// # Safety
-/// The range is a mapping of the caller's, and so is what it replaces; there is no reference into either that the change
+/// The caller owns the mapping of the range and what it replaces, and there is no reference into either that the change
 /// would invalidate.
 pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
     let os_error = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
@@ -44,7 +45,7 @@ pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: 
         };
         let mover = std::thread::Builder::new().spawn_scoped(scope, call).map_err(os_error)?;
         read_until(uffd, &done);
-        // Ends with the system call, which has moved the mapping when `done` is readable.
+        // This wait ends with the system call, which has moved the mapping when `done` is readable.
         mover.join().expect("a system call does not panic")
     })
 }
@@ -70,8 +71,8 @@ fn read_until(uffd: &Uffd, done: &OwnedFd) {
 unsafe fn remap(start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
     let old = start as *mut libc::c_void;
     let moved = match way {
-        // SAFETY: the caller's promise; the pages move to an unused address. With this flag libc reads a fifth argument,
-        // a hint for the new address; it is null.
+        // SAFETY: the caller's promise; the pages move to an unused address. With this flag libc reads a fifth
+        // argument, a hint for the new address; it is null.
         Way::PagesAway => unsafe {
             let anywhere = std::ptr::null_mut::<libc::c_void>();
             libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, anywhere)

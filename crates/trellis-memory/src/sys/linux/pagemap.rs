@@ -1,6 +1,6 @@
 //! PAGEMAP_SCAN (Linux 6.7): finds the pages of a range that have certain properties, in one request.
 //!
-//! The structures and numbers are the kernel's ABI (include/uapi/linux/fs.h), and are asserted. Promises that a scan
+//! The structures and numbers are the kernel's ABI (include/uapi/linux/fs.h), and are asserted. Promises: a scan
 //! allocates nothing, takes no lock of the runtime and changes nothing.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 /// The only category that every page of a range with marks has: results are merged by it.
 const ALLOWED: u64 = 1 << 0;
-/// The maximum number of ranges in an answer; they are on the stack, which may be a signal handler's.
+/// The maximum number of ranges in an answer. They are on the stack, which may be a signal handler's.
 const RANGES: usize = 64;
 
 #[repr(C)]
@@ -59,8 +59,8 @@ const _: () = {
 pub(crate) enum Sought {
     /// Pages that are mapped and that a store can change, or has changed, without a fault.
     Written,
-    /// Also pages that were mapped and no longer are: when the kernel reclaims pages, it does not keep whether they were
-    /// stored to. Pages that were never mapped may be found, too. The kernel answers this query fastest.
+    /// Also pages that were mapped and no longer are: when the kernel reclaims pages, it does not keep whether they
+    /// were stored to. Pages that were never mapped may be found, too. The kernel answers this query fastest.
     WrittenOrGone,
 }
 

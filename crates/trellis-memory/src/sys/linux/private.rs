@@ -1,15 +1,15 @@
 //! Private memory as large as a region, allocated page by page when it is used.
 //!
-//! Promises that a forked child does not have it, and that a core dump leaves it out. It is unmapped when it is dropped.
+//! Promises: a forked child does not have it, and a core dump leaves it out. It is unmapped when it is dropped.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::memfd::drop_pages;
 
-/// The memory; nothing is mapped before the first use.
+/// The memory. Nothing is mapped before the first use.
 pub(crate) struct Private {
-    /// Zero: not mapped yet.
+    /// The first address; 0 before the memory is mapped.
     base: AtomicUsize,
     bytes: usize,
 }
@@ -19,8 +19,8 @@ impl Private {
         Private { base: AtomicUsize::new(0), bytes }
     }
 
-    /// The first address; maps the memory at the first call. Takes no lock: if two threads map it, one unmaps its mapping
-    /// again.
+    /// The first address. The first call maps the memory. It takes no lock: if two threads map it, one unmaps its
+    /// mapping again.
     pub(crate) fn base(&self) -> io::Result<usize> {
         let base = self.base.load(Ordering::Acquire);
         if base != 0 {
@@ -37,7 +37,7 @@ impl Private {
         }
     }
 
-    /// Allocates all of the memory now, in huge pages if the kernel has them. The error is the system's.
+    /// Allocates all of the memory now, in huge pages if the kernel has them.
     pub(crate) fn populate(&self) -> io::Result<()> {
         let at = self.base()? as *mut libc::c_void;
         // SAFETY: this mapping; the advice changes no byte, and it does not matter if the kernel does not know it.
@@ -65,8 +65,8 @@ impl Private {
         }
     }
 
-    /// Moves whole pages of another memory here, replacing what was there; zeros remain in the other memory. False if the
-    /// kernel cannot do that; then nothing happened.
+    /// Moves whole pages of another memory here, where they replace what was there. Zeros remain in the other memory.
+    /// Returns false if the kernel cannot do that; nothing has happened then.
     ///
     /// No other thread may access either memory meanwhile: the caller must have exclusive access to both.
     pub(crate) fn take_from(&self, offset: usize, other: &Private, from: usize, bytes: usize) -> bool {
@@ -77,8 +77,8 @@ impl Private {
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let (from, to) = ((base + from) as *mut libc::c_void, (to + offset) as *mut libc::c_void);
-        // SAFETY: both are inside mappings of this module, which remain in place: the pages move, zeros take their place,
-        // and the same advice applies to both mappings.
+        // SAFETY: both are inside mappings of this module, which remain in place: the pages move, zeros take their
+        // place, and the same advice applies to both mappings.
         if unsafe { libc::mremap(from, bytes, bytes, flags, to) } == to {
             return true;
         }
@@ -92,14 +92,15 @@ fn map(bytes: usize) -> io::Result<usize> {
     map_at(None, bytes)
 }
 
-/// Maps at an address inside a mapping of this module, replacing what is there, or at an address of the kernel's choice.
+/// Maps at an address inside a mapping of this module, replacing what is there, or at an address of the kernel's
+/// choice.
 fn map_at(place: Option<usize>, bytes: usize) -> io::Result<usize> {
     let fixed = place.map_or(0, |_| libc::MAP_FIXED);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let at = place.unwrap_or(0) as *mut libc::c_void;
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; one at an address to which the caller
-    // has exclusive access replaces only the caller's pages.
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; one at an address to which the
+    // caller has exclusive access replaces only the caller's pages.
     let at = unsafe { libc::mmap64(at, bytes, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());

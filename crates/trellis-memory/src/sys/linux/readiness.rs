@@ -1,4 +1,4 @@
-//! One descriptor that is readable while any of several is: epoll(7), on which this code itself never waits.
+//! One descriptor that is readable while any of several is: that of an epoll(7), on which this code itself never waits.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +9,8 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Readable while one of `numbers` is. These must remain open as long as the result is used.
+    /// Makes a descriptor that is readable while one of `numbers` is. These must remain open as long as the result is
+    /// used.
     pub(crate) fn of(numbers: &[RawFd]) -> io::Result<Readiness> {
         // SAFETY: takes flags by value and gives a new descriptor.
         let number = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };

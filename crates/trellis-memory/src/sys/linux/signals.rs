@@ -31,7 +31,7 @@ const BUS_ADRERR: c_int = 2;
 const KERNEL_SET_BYTES: usize = 8;
 /// glibc and the kernel on x86-64 keep this flag to themselves: it never comes from an application.
 const SA_RESTORER: c_int = 0x0400_0000;
-/// The bit of SIGSYS. Where it stands for system calls, those of a handler must become it, too.
+/// The bit of SIGSYS. If system calls become this signal, those of a handler must become it, too.
 const SYSTEM_CALL_SIGNAL: u64 = 1 << (libc::SIGSYS - 1);
 /// Signals that the running instruction raises: if they were blocked, the kernel would kill the process without a
 /// message.
@@ -48,7 +48,7 @@ const fn bit(signal: c_int) -> u64 {
 
 /// One signal that may be taken over.
 struct Claim {
-    /// Regions need this handler: the application's actions are recorded, not installed.
+    /// Whether regions need this handler. The application's actions are then recorded and not installed.
     needed: AtomicBool,
     /// The application's action.
     application: RecordedAction,
@@ -68,7 +68,7 @@ pub(crate) fn take_over(signal: c_int, needed: bool) -> io::Result<()> {
         claim.needed.fetch_or(needed, Ordering::SeqCst);
         return Ok(());
     }
-    // The order matters: once the handler runs, it must know to which handler it passes other faults.
+    // The order matters: when the handler runs, it must know to which handler it passes other faults.
     claim.needed.store(false, Ordering::SeqCst);
     claim.application.record(current);
     install(signal)?;
@@ -80,8 +80,8 @@ pub(crate) fn take_over(signal: c_int, needed: bool) -> io::Result<()> {
 ///
 /// While regions need the handler of `signal` (SIGBUS with the catcher `signal`, SIGSEGV with `mprotect`), the
 /// application's action is recorded as the one that receives every fault outside the regions, its former action is
-/// written to `previous`, and the result is true: the real sigaction(2) must not be called. Otherwise nothing happens and
-/// the result is false. Either pointer may be null, as with sigaction(2). Async-signal-safe, as sigaction(2) is.
+/// written to `previous`, and the result is true: the real sigaction(2) must not be called. Otherwise nothing happens
+/// and the result is false. Either pointer may be null, as with sigaction(2). Async-signal-safe, as sigaction(2) is.
 ///
 /// # Safety
 /// Each pointer is null or points to a valid `struct sigaction`.
@@ -112,11 +112,11 @@ fn install(signal: c_int) -> io::Result<()> {
     // SAFETY: an all-zero action is a valid one.
     let mut action: Action = unsafe { zeroed() };
     action.sa_sigaction = on_fault as *const () as usize;
-    // SA_SIGINFO: without it there is no fault address. SA_NODEFER: a handler of the application that is called for its
-    // own fault may touch a region; without this flag it would fault with the signal blocked, and the kernel would kill
-    // the process. SA_ONSTACK, SIGSEGV only: without it, a stack overflow leaves no room for any handler, including the
-    // application's. A stack overflow is never a SIGBUS, whose faults are therefore spared the detour over another stack
-    // (0.3 µs).
+    // SA_SIGINFO: without it, there is no fault address. SA_NODEFER: a handler of the application that is called for
+    // its own fault may touch a region; without this flag it would fault with the signal blocked, and the kernel would
+    // kill the process. SA_ONSTACK, SIGSEGV only: without it, a stack overflow leaves no room for any handler,
+    // including the application's. A stack overflow is never a SIGBUS, whose faults are therefore spared the detour
+    // over another stack (0.3 µs).
     let stack = if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | stack;
     // Every other signal waits until the page is there: a handler of the application that interrupted the serving and
@@ -130,8 +130,8 @@ fn install(signal: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel's current action for `signal`. Read without the C library, because a wrapper of ours may replace its
-/// function.
+/// The kernel's current action for `signal`. It is read without the C library, because a wrapper of Trellis may replace
+/// its function.
 fn installed_action(signal: c_int) -> io::Result<PlainAction> {
     let mut answer = KernelAction::DEFAULT;
     // SAFETY: the answer has the kernel's layout and lives for the call.
@@ -156,7 +156,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     let context = context.cast::<ucontext_t>();
     // SAFETY: the kernel passes a valid siginfo; for SIGSEGV and SIGBUS it has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // A signal that was sent has a sender where a fault has an address.
+    // A signal that was sent has a sender in the place of a fault's address.
     let watch = if code > 0 { watches::find(address) } else { None };
     match (signal, code, watch) {
         (libc::SIGBUS, BUS_ADRERR, Some(watch)) if watch.serves() => serve(watch, address, context),
@@ -210,7 +210,7 @@ fn explain_to_child(watch: &Watch, address: usize, signal: c_int) {
     restore_default(signal);
 }
 
-/// Does what would have happened without this handler.
+/// Handles a signal as it would have been handled without this handler.
 fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     let Some(claim) = Claim::of(signal) else { return };
     // SAFETY: the kernel passed a valid siginfo.
@@ -244,8 +244,9 @@ fn call_application(
     context: *mut ucontext_t,
 ) {
     let own = if action.flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
-    // As if the kernel had called it: the signals that were blocked at the fault, and those that the handler requested.
-    // SAFETY: the kernel passed a valid context, whose signal set starts with the kernel's 64 bits.
+    // The signals are blocked as if the kernel had called the handler: those that were blocked at the fault, and those
+    // that the handler requested. SAFETY: the kernel passed a valid context, whose signal set starts with the kernel's
+    // 64 bits.
     let interrupted = unsafe { (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().read_unaligned() };
     let before = change_mask(libc::SIG_SETMASK, interrupted | action.mask | own);
     if action.flags & libc::SA_SIGINFO != 0 {
@@ -372,7 +373,7 @@ impl RecordedAction {
         }
     }
 
-    /// Returns the former one.
+    /// Records an action. Returns the former one.
     fn record(&self, action: PlainAction) -> PlainAction {
         let mask = change_mask(libc::SIG_BLOCK, u64::MAX);
         let mut sequence = self.sequence.load(Ordering::SeqCst);

@@ -19,7 +19,7 @@ use super::context;
 /// The x86-64 ABI lets a function keep data up to this far below its stack pointer.
 const RED_ZONE_BYTES: usize = 128;
 
-/// Calls `work(argument)`, on the interrupted stack when this code runs on an alternate one.
+/// Calls `work(argument)`, on the interrupted stack if this code runs on an alternate one.
 ///
 /// # Safety
 /// `context` is the third argument of the signal handler that calls this, and `work` may be called

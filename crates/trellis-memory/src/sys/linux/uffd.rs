@@ -1,6 +1,6 @@
 //! userfaultfd(2): the kernel's structures, asserted, and the few requests that regions need.
 //!
-//! Promises that every request here may be made while a fault is served: it allocates nothing and takes no lock of the
+//! Promises: every request here may be made while a fault is served: it allocates nothing and takes no lock of the
 //! runtime. The numbers and sizes below are the kernel's ABI (include/uapi/linux/userfaultfd.h); a wrong size does not
 //! compile.
 
@@ -148,7 +148,7 @@ pub(crate) enum Door {
 impl Door {
     pub(crate) const ALL: [Door; 3] = [Door::Device, Door::SystemCall, Door::UserModeOnly];
 
-    /// Opens a userfaultfd; non-blocking, closed on exec.
+    /// Opens a userfaultfd, which is non-blocking and closed on exec.
     pub(crate) fn open(self) -> io::Result<OwnedFd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         let number = match self {
@@ -198,17 +198,17 @@ pub(crate) struct Uffd {
 }
 
 impl Uffd {
-    /// Opens one in the first way that works. With `signal`, a fault is a SIGBUS and no thread waits.
+    /// Opens a userfaultfd in the first way that works. With `signal`, a fault is a SIGBUS and no thread waits.
     pub(crate) fn open(signal: bool) -> Result<Uffd, String> {
         Uffd::open_with(signal, false, 0)
     }
 
-    /// Like [`Uffd::open`], for mappings that [`super::moving`] moves.
+    /// Opens one like [`Uffd::open`], for mappings that [`super::moving`] moves.
     pub(crate) fn open_movable(signal: bool) -> Result<Uffd, String> {
         Uffd::open_with(signal, false, FEATURE_EVENT_REMAP)
     }
 
-    /// Like [`Uffd::open`], for pages on which the kernel records stores (Linux 6.7).
+    /// Opens one like [`Uffd::open`], for pages on which the kernel records stores (Linux 6.7).
     pub(crate) fn open_for_marks(signal: bool) -> Result<Uffd, String> {
         Uffd::open_with(signal, true, FEATURE_WRITE_PROTECT_ASYNC | FEATURE_EVENT_REMAP)
     }
@@ -268,8 +268,8 @@ impl Uffd {
     /// Maps the pages that the page cache holds for the range, and wakes the threads that wait for them.
     ///
     /// A page that is already present is accepted, but may have the other protection; with `change`, the whole range is
-    /// then given the requested one. A write-protect marker that an earlier protect-then-drop left in the page table does
-    /// not count as a page: CONTINUE replaces it, with either protection.
+    /// then given the requested one. A write-protect marker that an earlier protect-then-drop left in the page table
+    /// does not count as a page: CONTINUE replaces it, with either protection.
     pub(crate) fn make_present(&self, start: usize, bytes: usize, writable: bool, change: bool) -> Result<(), i32> {
         let end = start + bytes;
         let mut at = start;

@@ -1,8 +1,8 @@
 //! The table of regions that catch faults: fixed, in static memory, read by signal handlers without a lock.
 //!
-//! Promises: a slot is taken and released under a mutex, never on the path of a fault. A handler that has found its slot
-//! increments a counter before it uses the slot's server. Whoever releases the slot frees the server only if the counter
-//! is zero, and otherwise never frees it.
+//! Promises: a slot is taken and released under a mutex, never on the path of a fault. A handler that has found its
+//! slot increments a counter before it uses the slot's server. A thread that releases the slot frees the server only if
+//! the counter is zero, and otherwise never.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -20,12 +20,12 @@ pub(crate) const DESCRIPTORS: usize = 5;
 /// One slot of the table.
 pub(crate) struct Watch {
     base: AtomicUsize,
-    /// Zero: the slot is free.
+    /// The size of the region in bytes; 0 while the slot is free.
     bytes: AtomicUsize,
     page_shift: AtomicUsize,
     /// The number of the page at the first address.
     first_page: AtomicUsize,
-    /// Null if the region's faults do not arrive as signals.
+    /// The server; null if the region's faults do not arrive as signals.
     server: AtomicPtr<Arc<dyn FaultServer>>,
     serving: AtomicUsize,
     /// The descriptors that a forked child closes.
@@ -46,7 +46,7 @@ pub(crate) struct Watched {
     pub(crate) descriptors: [Option<RawFd>; DESCRIPTORS],
 }
 
-/// A taken slot; released when dropped.
+/// A taken slot. Dropping it releases it.
 pub(crate) struct Slot {
     watch: &'static Watch,
 }
@@ -67,7 +67,7 @@ pub(crate) fn take(watched: Watched) -> Option<Slot> {
         place.store(number.unwrap_or(-1), Ordering::Relaxed);
     }
     watch.server.store(server, Ordering::SeqCst);
-    // Stored last: from here on handlers see the slot.
+    // The size is stored last: handlers see the slot from here on.
     watch.bytes.store(watched.bytes, Ordering::Release);
     Some(Slot { watch })
 }
@@ -103,7 +103,7 @@ impl Watch {
         !self.server.load(Ordering::SeqCst).is_null()
     }
 
-    /// Has the fault at `address` served; returns when the access may be retried.
+    /// Lets the server serve the fault at `address`. Returns when the access may be retried.
     pub(crate) fn serve(&self, address: usize, write: bool) {
         self.serving.fetch_add(1, Ordering::SeqCst);
         let server = self.server.load(Ordering::SeqCst);
