@@ -38,7 +38,8 @@ use super::layout::PAGE_BYTES;
 use super::lines::Lines;
 use super::readahead::ReadAhead;
 
-/// How long a thread waits for a page: for one fetch, into memory that another page has left.
+/// The limit of a wait for a page. A page is fetched once, and into memory that another page has left, so a thread
+/// waits for the thread that fetches it or makes room.
 pub(crate) const PAGE: Deadline = Deadline {
     who: "a thread at a page in a store",
     waits_for: "the page, or room in the cache, where another thread fetches or writes back pages",
@@ -214,7 +215,7 @@ impl Paging {
         }
         drop(self.table());
         self.arrived();
-        // The threads end when they see that it is over; each of their calls has the deadline of the store.
+        // This ends when the threads see that it is over; each of their calls has the deadline of the store.
         self.fault_threads.join();
         self.region.release();
     }
