@@ -5,7 +5,7 @@
 //! and writable; bytes are received directly into it and become visible with [`Region::install`].
 //!
 //! If several nodes may store to a page at once, the kernel records stores instead of turning them into faults
-//! ([`Region::detect`], [`Region::stored_to`]). What was stored is the difference between the page and its twin
+//! ([`Region::detect`], [`Region::stored_to`]). The stored bytes are the difference between the page and its twin
 //! ([`Region::keep_twin`], [`diff`]).
 //!
 //! Promises: the path of a fault allocates nothing, logs nothing and takes no lock. A request that the machine cannot

@@ -13,7 +13,7 @@
 //! [`region`] opens, lists and removes regions; [`settings`] reads the environment; [`memory`] is a process's whole
 //! view of a region, in any of these modes.
 //!
-//! Promises: a release is seen completely or not at all. What was acknowledged survives the process. Two regions never
+//! Promises: a release is seen completely or not at all. Acknowledged changes survive the process. Two regions never
 //! share a key. If a page cannot be read, the process ends with one message, because a load has no way to return an
 //! error. It must never read the time of another machine, write a byte that the program did not change, or use more
 //! memory than `cache_bytes_max`.

@@ -309,7 +309,7 @@ impl Node {
         }
     }
 
-    /// No more follow.
+    /// No more ranges follow. Returns whether none came, so that nothing has to be taken over.
     pub(super) fn end_take_over(&self) -> bool {
         lock(&self.elastic.taker).take().is_none()
     }
@@ -329,7 +329,6 @@ impl Node {
                     // process.
                     match ranges.recv() {
                         Ok(range) => take_over.name(range),
-                        // No more follow.
                         Err(_) => take_over.end(),
                     }
                     continue;

@@ -19,7 +19,7 @@ pub(crate) enum Rank {
     Membership,
     /// A shard's pages; locks, barriers and other objects; the shared heap.
     State,
-    /// What is known of intervals.
+    /// The knowledge of intervals.
     Knowledge,
     /// Locks under which no other lock of the node is taken.
     Last,

@@ -474,12 +474,12 @@ impl Node {
 
     /// Begins to poll before a request is sent, for a caller that has other work before it waits for the answer: an
     /// answer that is faster than this work then wakes no thread. Returns `None` if the link cannot keep silent; the
-    /// service thread then receives until the wait begins. Takes no lock.
+    /// service thread then receives until the wait begins. This takes no lock.
     pub(super) fn poll_early(&self) -> Option<Polling<'_>> {
         Some(self.begin_polling()).filter(|polling| polling.is_silent)
     }
 
-    /// Takes the receiving role if no thread has it. The caller must wait with it soon. Takes no lock.
+    /// Takes the receiving role if no thread has it. The caller must wait with it soon. This takes no lock.
     pub(super) fn begin_polling(&self) -> Polling<'_> {
         let has_role = self.progress.take_role();
         let is_silent = has_role && self.link.set_polling(true);

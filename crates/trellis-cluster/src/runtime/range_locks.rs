@@ -123,7 +123,7 @@ impl Node {
     }
 
     /// Takes the pages at the start of `rest` that have one protocol. Returns them, the number of the call, and whether
-    /// it had to wait.
+    /// it took messages or a wait.
     fn lock_run(&self, rest: PageRange, stay: Option<u64>, started: u64) -> Result<(PageRange, u32, bool), WaitError> {
         let ticket = self.waiters.take();
         let deadline = started.saturating_add(Wait::LockRange(0).limit_ns(&self.config));

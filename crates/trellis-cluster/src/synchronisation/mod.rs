@@ -2,10 +2,10 @@
 //! at their home. They have the names of the standard library, as those of memory in a store do (`trellis::stored`).
 //!
 //! Any 64-bit number names an object. Objects of different kinds may have the same number, and an object exists from
-//! its first use. (The last 65,536 numbers are reserved for Trellis itself.) A thread that *acquires* reads what a
-//! thread wrote before it *released*. To release is to release a lock or a semaphore, to come to a barrier, to set an
-//! event, to notify, or to change a word. To acquire is to take the lock or a permit, to leave the barrier, to return
-//! from a wait, or to read the word.
+//! its first use. (The last 65,536 numbers are reserved for Trellis itself.) A thread that *acquires* after another one
+//! *released* reads what that one wrote before. To release is to release a lock or a semaphore, to come to a barrier,
+//! to set an event, to notify, or to change a word. To acquire is to take the lock or a permit, to leave the barrier,
+//! to return from a wait, or to read the word.
 //!
 //! Promises: every wait has the deadline `wait_seconds_max`, whose error says which node holds the object or is
 //! missing, or the caller's own timeout, whose end is no error. A wait that ends in either way leaves nothing locked

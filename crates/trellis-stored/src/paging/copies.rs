@@ -179,7 +179,7 @@ impl Paging {
             return Ok(false);
         }
         self.protect(table, page as usize, 1)?;
-        // What was stored between the two comparisons remains to be released.
+        // Stores between the two comparisons remain to be released.
         if is_changed() {
             self.region.upgrade(page as usize, 1)?;
             return Ok(false);

@@ -32,7 +32,7 @@ pub(super) struct Blocker {
     pub(super) does: &'static str,
 }
 
-/// What was observed of the members that block one object.
+/// The observations of the members that block one object.
 #[derive(Default)]
 pub(super) struct Watch {
     seen: Vec<Seen>,

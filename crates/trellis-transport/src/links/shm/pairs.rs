@@ -471,7 +471,7 @@ impl Shm {
         if self.pollers.load(Ordering::SeqCst) == 0 {
             channel.incoming.set_sleeping(true);
         }
-        // What was written before the mark woke no one.
+        // Frames that were written before the mark woke no thread.
         self.wake_self();
     }
 

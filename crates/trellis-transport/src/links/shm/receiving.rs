@@ -62,7 +62,7 @@ pub(super) struct Harvest {
     pub(super) is_cut: bool,
     /// Whether more has arrived that must not be used, because its sender left.
     pub(super) is_abandoned: bool,
-    /// What is wrong with what arrived.
+    /// The error in what arrived.
     pub(super) violation: Option<String>,
 }
 

@@ -10,8 +10,9 @@
 //!
 //! Every node with two peers or more chooses a group for what it sends: an address that all nodes share, and its own
 //! port. It introduces the group to each peer over their connection, and multicasts datagrams without a fragment until
-//! the peer reports that it received one. A peer that does not is tried again for some seconds, then no longer. So is
-//! a peer that misses [`MISSES_MAX`] multicasts in a row, because a switch or a router stopped carrying them.
+//! the peer reports that it received one. A peer that does not is tried again for some seconds, then no longer. The
+//! same holds for a peer that misses [`MISSES_MAX`] multicasts in a row, because a switch or a router stopped carrying
+//! them.
 //!
 //! # Locks
 //!

@@ -8,7 +8,8 @@
 //!
 //! A pinned body that was acknowledged is never read again. If its acknowledgement was lost, it may be read and sent
 //! after the receiver continued and the supplier changed the page: the receiver knows the fragment's number and drops
-//! it unread. So that a protected datagram is consistent even then, its bytes are copied before they are protected.
+//! it unread. The bytes of a protected datagram are copied before they are protected, so that it is consistent even
+//! then.
 
 #![allow(unsafe_code)]
 

@@ -21,7 +21,7 @@ const NEVER: Nanoseconds = Nanoseconds::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistent;
 
-/// What is sent next.
+/// A transmission that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// A fragment that was sent before.
