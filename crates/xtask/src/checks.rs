@@ -1,10 +1,10 @@
 //! The checkers in the short form that every change must pass: random clusters with faults, litmus tests in the
 //! simulator and on real processes, histories, explorations, mutants. `cargo xtask soak` runs the long form.
 //!
-//! Promises: commands that count states run in release, from a build of only the checkers (building the whole command
-//! would take minutes more), one on each processor; commands that run processes use the command as built for the tests,
-//! one after the other. Each prints its findings. The first failure ends the step with the command that repeats it.
-//! It must never choose seeds by the clock: what passed once passes again.
+//! Promises: commands run as they were built for the tests, in which the protocols and the checkers are optimised and
+//! their assertions are on. Commands that count states run one on each processor; commands that run processes run one
+//! after the other. Each prints its findings. The first failure ends the step with the command that repeats it. It must
+//! never choose seeds by the clock: what passed once passes again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -48,13 +48,10 @@ const WITH_PROCESSES: &[&str] = &[
 /// Builds what is missing and runs all checkers.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut build = workspace.cargo();
-    build.args(["build", "--release", "--locked", "--quiet", "-p", "trellis-check"]);
+    build.args(["build", "--locked", "--quiet", "-p", "trellis-check", "-p", "trellis-cli"]);
     step::command("build what checks", &mut build)?;
-    let again = "cargo run --release -p trellis-check -- ";
-    on_all_processors(COMMANDS, |words| check(workspace, "release/trellis-check", &[], words, again))?;
-    let mut build = workspace.cargo();
-    build.args(["build", "--locked", "--quiet", "-p", "trellis-cli"]);
-    step::command("build the command", &mut build)?;
+    let again = "cargo run -p trellis-check -- ";
+    on_all_processors(COMMANDS, |words| check(workspace, "debug/trellis-check", &[], words, again))?;
     for words in WITH_PROCESSES {
         check(workspace, "debug/trellis", &["check"], words, "cargo run -p trellis-cli -- check ")?;
     }
