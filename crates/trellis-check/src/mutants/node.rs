@@ -71,7 +71,11 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         | NodeFault::WaitsForItself
         | NodeFault::AnyOrder
         | NodeFault::KeepsTokens
-        | NodeFault::LeavesOutOfTurn => Vec::new(),
+        | NodeFault::LeavesOutOfTurn
+        | NodeFault::AsksForFrozen
+        | NodeFault::StaysFrozen
+        | NodeFault::ChangesUnsettled
+        | NodeFault::ChangesAway => Vec::new(),
     }
 }
 

@@ -4,7 +4,6 @@
 //! than its inputs, its effects, copies of its state and the queries of [`Coherence`].
 
 use super::rules;
-use crate::pages::Node;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Running};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -170,8 +169,6 @@ impl Coherence for Mutant {
 
     crate::answers_as!(inner);
 }
-
-impl Node for Mutant {}
 
 impl Mutant {
     /// Wraps `inner`, which was started with `geometry`, with `fault`.

@@ -282,4 +282,18 @@ pub const TABLE: &[Row] = &[
     change("passes-over-objections", "a node changes although one objects", ChangeFault::PassesOverObjections),
     change("keeps-objections", "an objection counts for the next change, too", ChangeFault::KeepsObjections),
     change("keeps-numbers", "the barriers of a change that was given up are used again", ChangeFault::KeepsNumbers),
+    node(Any, "asks-for-frozen", "pages are requested while their protocol is changed", NodeFault::AsksForFrozen),
+    node(Any, "stays-frozen", "pages stay frozen after a change", NodeFault::StaysFrozen),
+    node(
+        Any,
+        "changes-unsettled",
+        "a node changes while requests of its own are under way",
+        NodeFault::ChangesUnsettled,
+    ),
+    node(
+        Any,
+        "changes-away",
+        "a protocol is changed although the home does not have the pages",
+        NodeFault::ChangesAway,
+    ),
 ];

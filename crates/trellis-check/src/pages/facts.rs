@@ -8,7 +8,7 @@ use super::{Node, Pages};
 use crate::intern::guarded;
 use trellis_cluster_protocol::coherence::{Effect, Input};
 use trellis_cluster_protocol::node::{Order, RangeLockCall, Resumes, Shard};
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex};
 
 /// The moment of every step.
 const NOW: Nanoseconds = 0;
@@ -137,13 +137,10 @@ impl<N: Node> Pages<N> {
     fn change_protocol(&self, shard: &mut Shard<N>, tell: &mut dyn FnMut(Effect, Order)) {
         let protocol = self.instance.change.expect("an instance with a change");
         for range in self.instance.runs() {
-            let open = range.pages().filter(|&page| shard.protocol.access(page) != Access::None);
-            for page in open.collect::<Vec<_>>() {
-                // A thread for which it was granted runs on whatever happens.
-                self.step_shard(shard, Input::Resumed { page }, tell);
+            for input in shard.let_go(range) {
+                self.step_shard(shard, input, tell);
             }
-            shard.timers.forget_held(range);
-            shard.protocol.change(range, protocol);
+            shard.change(range, protocol).expect("two protocols are not too many");
         }
     }
 }

@@ -42,9 +42,7 @@ use actions::Action;
 use cluster::{Activity, Cluster, PURPOSES, Thread, members};
 use facts::Fact;
 use std::hash::Hash;
-use trellis_cluster_protocol::coherence::{
-    Coherence, Content, Effect, Geometry, Input, Message, Protocol, Ranges, Running,
-};
+use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Geometry, Input, Message, Protocol};
 use trellis_cluster_protocol::node::{self, Shard, TakeOver};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -52,30 +50,9 @@ pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
 pub use instance::{Instance, Locks, Requests};
 
 /// The protocol of a node, which can be copied and compared.
-pub trait Node: Coherence + Clone + Eq + Hash {
-    /// At the home of `page`: whether another protocol may be responsible for it from now on.
-    fn may_change(&self, page: PageIndex) -> bool {
-        self.is_untouched(page) || self.access(page) == Access::Write && !self.is_pending(page)
-    }
+pub trait Node: Coherence + Clone + Eq + Hash {}
 
-    /// Makes another protocol responsible for `range`; an instance with [`Instance::change`] needs a node that
-    /// supports it.
-    fn change(&mut self, range: PageRange, protocol: Protocol) {
-        panic!("this node keeps its protocol, so {range} cannot have {protocol}");
-    }
-}
-
-impl Node for Running {}
-
-impl Node for Ranges {
-    fn may_change(&self, page: PageIndex) -> bool {
-        Ranges::may_change(self, page)
-    }
-
-    fn change(&mut self, range: PageRange, protocol: Protocol) {
-        Ranges::change(self, range, protocol).expect("two protocols are not too many");
-    }
-}
+impl<N: Coherence + Clone + Eq + Hash> Node for N {}
 
 /// A set of the instance's pages, one bit each.
 type PageSet = u8;
@@ -478,7 +455,7 @@ impl<N: Node> Pages<N> {
         for (place, &page) in self.instance.pages.iter().enumerate() {
             shown.access[place] = node.protocol.access(PageIndex(page));
             shown.is_pending[place] = node.protocol.is_pending(PageIndex(page));
-            shown.may_change[place] = node.protocol.may_change(PageIndex(page));
+            shown.may_change[place] = node.protocol.may_hand_over(PageIndex(page));
         }
         let place = |page: PageIndex| self.instance.pages.iter().position(|&other| other == page.0);
         for (input, _) in node.timers.pending().filter(|(_, due)| *due < Nanoseconds::MAX) {

@@ -16,6 +16,7 @@
 //! Promises: the same seed gives the same [`Outcome::trace_hash`], in debug and in release builds. It must never read a
 //! clock, start a thread or iterate in hash order, and never look into a protocol.
 
+mod changes;
 mod datagrams;
 mod events;
 mod leaving;
@@ -35,8 +36,8 @@ pub use scenario::{Faults, Layout, Manners, Pattern, Scenario, Seed, Wires};
 
 use crate::intern::guarded;
 use trellis_base::mixed;
+use trellis_cluster_protocol::Nanoseconds;
 use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol, Ranges};
-use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange};
 use world::World;
 
 /// What stands at the nodes: the real protocols, or broken ones.
@@ -56,20 +57,6 @@ pub trait Start {
     fn can_change(&self) -> bool {
         false
     }
-
-    /// As [`Ranges::may_change`].
-    fn may_change(&self, _node: &Self::Node, _page: PageIndex) -> bool {
-        false
-    }
-
-    /// As [`Ranges::change`].
-    ///
-    /// # Errors
-    ///
-    /// A sentence, if it cannot be changed.
-    fn change(&self, _node: &mut Self::Node, _range: PageRange, _protocol: Protocol) -> Result<(), String> {
-        Err("this protocol cannot be changed".to_string())
-    }
 }
 
 /// The real protocols.
@@ -85,14 +72,6 @@ impl Start for Real {
 
     fn can_change(&self) -> bool {
         true
-    }
-
-    fn may_change(&self, node: &Ranges, page: PageIndex) -> bool {
-        node.may_change(page)
-    }
-
-    fn change(&self, node: &mut Ranges, range: PageRange, protocol: Protocol) -> Result<(), String> {
-        node.change(range, protocol).map_err(|_| "too many protocols in one region".to_string())
     }
 }
 
@@ -112,6 +91,10 @@ impl Start for Faulty {
 
     fn fault(&self) -> NodeFault {
         self.0
+    }
+
+    fn can_change(&self) -> bool {
+        true
     }
 }
 
@@ -336,5 +319,7 @@ pub fn wait_ns_max(scenario: &Scenario) -> Nanoseconds {
     let reordered_ns = if scenario.faults.reorder { network::REORDERED_LATENCIES * latency_ns } else { 0 };
     let slowest_ns = latency_ns + spread_ns + jitter_ns + reordered_ns;
     let pages = if scenario.protocol.can_lock() { u64::from(workload::LOCKED_PAGES_MAX) } else { 1 };
-    1_500_000_000 + workers * (50_000_000 + MESSAGES * pages * slowest_ns)
+    // A page whose protocol is being changed is frozen while the nodes meet, agree, and fetch pages.
+    let meets = if scenario.pattern == Pattern::Changes { u64::from(scenario.nodes()) * 100 } else { 0 };
+    1_500_000_000 + workers * (50_000_000 + MESSAGES * pages * slowest_ns) + meets * slowest_ns
 }

@@ -2,9 +2,12 @@
 //!
 //! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
 
+use super::changes::Changing;
 use super::node_faults::Locking;
+use std::collections::BTreeSet;
 use trellis_base::Random;
 use trellis_cluster_protocol::membership::Membership;
+use trellis_cluster_protocol::node::change::Changes;
 use trellis_cluster_protocol::node::{Shard, TakeOver};
 use trellis_cluster_protocol::sync::{Operation, Sync};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
@@ -40,12 +43,10 @@ pub(super) enum Action {
         write: bool,
         announced: bool,
     },
-    /// Waits until no request of this node is under way.
-    Drain,
-    /// Waits until this node holds alone whatever it is the home of.
-    PullHome(PageRange),
-    /// Changes the protocol of a range for the n-th time.
+    /// Changes the protocol of a range, together with the other nodes, for the n-th time.
     Change(PageRange, u32),
+    /// Goes on with that.
+    GoOnChanging,
     /// Gets a page for stores and does nothing with it.
     Pull(PageIndex),
     /// Waits for its turn at a page by loads, and takes it with a store.
@@ -160,6 +161,11 @@ pub(super) struct Node<N> {
     pub(super) take_over: TakeOver,
     pub(super) taker: Option<u8>,
     pub(super) tickets: u32,
+    /// How its changes of protocols have ended, and the one that is under way.
+    pub(super) changes: Changes,
+    pub(super) changing: Option<Changing>,
+    /// Calls of barriers for which no thread waits.
+    pub(super) passed: BTreeSet<u32>,
 }
 
 impl<N> Node<N> {
@@ -178,6 +184,9 @@ impl<N> Node<N> {
             take_over: TakeOver::default(),
             taker: None,
             tickets: 0,
+            changes: Changes::default(),
+            changing: None,
+            passed: BTreeSet::new(),
         }
     }
 

@@ -51,6 +51,14 @@ pub enum NodeFault {
     NamesNothing,
     /// The coordinator does not make sure that it has the pages that a leaving node named.
     TakesNothing,
+    /// Pages are not frozen while their protocol is changed.
+    AsksForFrozen,
+    /// Pages are not thawed when a change has ended.
+    StaysFrozen,
+    /// A protocol is changed while requests of the node are under way.
+    ChangesUnsettled,
+    /// A protocol is changed although the home has not got the pages.
+    ChangesAway,
 }
 
 impl NodeFault {

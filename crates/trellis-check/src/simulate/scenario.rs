@@ -304,7 +304,7 @@ impl Scenario {
         let pages = if random.once_in(3) { random.between(1, 3) } else { random.between(2, 64) } as u32;
         let manager = NodeId(random.below(u64::from(founders)) as u16);
         let pattern = draw_pattern(&mut random, protocol, faults);
-        let threads = if pattern == Pattern::Changes { 1 } else { random.between(1, 3) as u8 };
+        let threads = random.between(1, 3) as u8;
         let workers = u32::from(founders + joiners) * u32::from(threads);
         let operations = (random.between(200, 1200) as u32 / workers).clamp(6, 120);
         // Nodes do not join over datagrams, whose order is not kept.

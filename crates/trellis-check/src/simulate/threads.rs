@@ -12,14 +12,11 @@ use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
-use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Event as Kind, Input};
+use trellis_cluster_protocol::coherence::{Event as Kind, Input};
 use trellis_cluster_protocol::node::{RangeLockCall, Resumes};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
-/// How long a thread's poll of something that takes its time sleeps.
-const POLL_NS: Nanoseconds = 20_000;
 /// A thread that waits for its turn looks at the page so often.
 const TURN_NS: Nanoseconds = 1_000;
 /// What a page is kept for a thread that nobody hears of again, as in the runtime.
@@ -63,7 +60,8 @@ impl<S: Start> World<'_, S> {
                 self.access(node, index, action, page)
             }
             Action::Prefetch { wanted, write, announced } => {
-                self.step(node, Input::Prefetch { wanted, write, announced })?;
+                let input = self.nodes[usize::from(node)].pages.prefetch(wanted, write, announced);
+                input.map_or(Ok(()), |input| self.step(node, input))?;
                 self.go_on(node, index);
                 Ok(())
             }
@@ -94,7 +92,8 @@ impl<S: Start> World<'_, S> {
                 self.go_on(node, index);
                 Ok(())
             }
-            Action::Drain | Action::PullHome(_) | Action::Change(..) => self.change_protocol(node, index, action),
+            Action::Change(pages, turn) => self.begin_change(node, index, pages, turn),
+            Action::GoOnChanging => self.go_on_changing(node),
         }
     }
 
@@ -129,6 +128,7 @@ impl<S: Start> World<'_, S> {
             return Ok(());
         }
         thread.doing = Doing::Waiting;
+        let pulls = matches!(thread.action, Some(Action::Pull(_)));
         let page = page_of(thread.action);
         let wanted = workload::wanted(&self.scenario, thread, page);
         let write = thread.asks_write;
@@ -140,7 +140,12 @@ impl<S: Start> World<'_, S> {
             Kind::UpgradeOwner => self.tally.owner_upgrades += 1,
             Kind::UpgradeNotOwner => self.tally.other_upgrades += 1,
         }
-        self.step(node, Input::Fault { page, write, wanted })
+        let input = match pulls {
+            true => Some(Input::Fault { page, write, wanted }),
+            false => self.nodes[usize::from(node)].pages.fault(page, write, wanted),
+        };
+        // A frozen page is waited for until it is thawed.
+        input.map_or(Ok(()), |input| self.step(node, input))
     }
 
     pub(super) fn wake(&mut self, node: u16, range: PageRange) {
@@ -310,6 +315,9 @@ impl<S: Start> World<'_, S> {
 
     /// A call of a thread is over.
     pub(super) fn returned(&mut self, node: u16, call: u32, value: u64) -> Result<(), String> {
+        if self.returned_to_change(node, call, value)? {
+            return Ok(());
+        }
         let index = self.caller(node, call)?;
         let thread = &self.nodes[usize::from(node)].threads[usize::from(index)];
         let action = thread.action;
@@ -437,8 +445,10 @@ impl<S: Start> World<'_, S> {
         Ok(())
     }
 
-    /// A thread that waits for a range waits no longer, and gives back what it had of it.
+    /// A thread that waits for a range waits no longer, and gives back what it had of it; or one waits no longer for a
+    /// change of a protocol.
     pub(super) fn give_up(&mut self, node: u16, index: u8, time_out: u32) -> Result<(), String> {
+        self.loses_patience(node, time_out)?;
         let (now, fault) = (self.now, self.start.fault());
         let thread = self.thread(node, index);
         let Doing::Calling(number) = thread.doing else { return Ok(()) };
@@ -484,47 +494,6 @@ impl<S: Start> World<'_, S> {
         self.tally.last_done = self.now;
         self.recorder.note(self.now, || format!("n{node} thread {index} is done"));
         self.thread_ended(node)
-    }
-
-    /// The steps of a change of protocol, of which some wait for others to be over.
-    fn change_protocol(&mut self, node: u16, index: u8, action: Action) -> Result<(), String> {
-        let layout = self.scenario.layout;
-        let me = self.geometry(node);
-        let machine = &mut self.nodes[usize::from(node)].pages.protocol;
-        let pending = |machine: &S::Node, page| machine.is_pending(page);
-        let is_done = match action {
-            Action::Drain => !(0..layout.places()).any(|place| pending(machine, layout.page(place))),
-            Action::Change(range, turn) => {
-                let mut random = Random::for_purpose(self.scenario.seed.number, 1 << 32 | u64::from(turn));
-                let protocol = random.one_of(&trellis_cluster_protocol::coherence::Protocol::all());
-                self.start.change(machine, range, protocol)?;
-                self.recorder.note(self.now, || format!("n{node} changes {range} to {protocol}"));
-                true
-            }
-            Action::PullHome(range) => {
-                let start = self.start;
-                let mine = range.pages().filter(|&page| me.home_of(page) == me.me);
-                let away: Vec<PageIndex> = mine.filter(|&page| !start.may_change(machine, page)).collect();
-                for &page in &away {
-                    let machine = &self.nodes[usize::from(node)].pages.protocol;
-                    if !pending(machine, page) {
-                        let wanted = PageRange::one(page);
-                        self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
-                    }
-                }
-                away.is_empty()
-            }
-            _ => unreachable!("no part of a change"),
-        };
-        if is_done {
-            self.go_on(node, index);
-        } else {
-            let thread = self.thread(node, index);
-            thread.plan.push(action);
-            thread.doing = Doing::Thinking;
-            self.queue.put(self.now + POLL_NS, Event::Think { node, thread: index });
-        }
-        Ok(())
     }
 
     fn thread(&mut self, node: u16, index: u8) -> &mut super::node::Thread {

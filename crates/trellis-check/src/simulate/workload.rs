@@ -40,7 +40,7 @@ pub(super) fn plan(scenario: &Scenario, node: u16, index: u8, thread: &mut Threa
     pattern = match pattern {
         // Only founders meet at barriers.
         Pattern::Phases if !is_founder => Pattern::Uniform,
-        Pattern::Phases | Pattern::Barriers if index > 0 => Pattern::Uniform,
+        Pattern::Phases | Pattern::Barriers | Pattern::Changes if index > 0 => Pattern::Uniform,
         Pattern::RangeLocks if !scenario.protocol.can_lock() => Pattern::Hot,
         other => other,
     };
@@ -191,12 +191,7 @@ impl Drawing<'_> {
         let layout = self.scenario.layout;
         let first = self.page(turn.wrapping_mul(7) % layout.places());
         let range = layout.around(first, 0, 3);
-        self.push(Action::Drain);
-        self.push(Action::Arrive(BARRIER));
-        self.push(Action::PullHome(range));
-        self.push(Action::Arrive(BARRIER));
         self.push(Action::Change(range, turn));
-        self.push(Action::Arrive(BARRIER));
     }
 
     fn guess(&mut self, page: PageIndex) {

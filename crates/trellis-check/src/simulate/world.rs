@@ -64,6 +64,8 @@ pub(super) struct World<'a, S: Start> {
     pub(super) arrivals: Vec<u32>,
     /// For each word: additions that began, and the last value that an ended one saw.
     pub(super) words: BTreeMap<u64, (u64, u64)>,
+    /// For each change of a protocol that ended somewhere, whether the pages have changed.
+    pub(super) changed: BTreeMap<u32, bool>,
     envelopes: Vec<Envelope>,
     free: Vec<u32>,
     /// How much virtual time each operation that was done may explain.
@@ -94,6 +96,7 @@ impl<'a, S: Start> World<'a, S> {
             lock_holders: BTreeMap::new(),
             arrivals: vec![0; usize::from(scenario.founders)],
             words: BTreeMap::new(),
+            changed: BTreeMap::new(),
             envelopes: Vec::with_capacity(256),
             free: Vec::with_capacity(256),
             operation_ns_max: operation_ns_max(&scenario.wires),
@@ -431,7 +434,7 @@ impl<'a, S: Start> World<'a, S> {
                 return Err(format!("a request of node {index} for {page} is under way for ever"));
             }
         }
-        let barriers = matches!(self.scenario.pattern, Pattern::Phases | Pattern::Changes | Pattern::Barriers);
+        let barriers = matches!(self.scenario.pattern, Pattern::Phases | Pattern::Barriers);
         if barriers && self.members.culprit().is_none() && self.arrivals.windows(2).any(|two| two[0] != two[1]) {
             return Err(format!("nodes entered the barriers {:?} times", self.arrivals));
         }

@@ -63,7 +63,7 @@ pub use dynamic::{Dynamic, HOPS_PER_NODE_MAX, Variation};
 pub use hlrc::{Hlrc, Propagation};
 pub use ivy::Ivy;
 pub use migrate::Migrate;
-pub use ranges::{PROTOCOLS_MAX, Ranges, TooMany};
+pub use ranges::{PROTOCOLS_MAX, Ranges};
 
 use crate::Nanoseconds;
 use crate::homes::{Home, HomeOf};
@@ -634,6 +634,16 @@ pub trait Coherence {
     /// At the home of `page`, which is as at the start: this node's view already allows stores, and the bytes are here.
     fn adopt(&mut self, page: PageIndex);
 
+    /// Has every page of `range` handled by `protocol` from now on. Call it at the same barrier on every node, and only
+    /// while [`Coherence::may_hand_over`] is true at the home of each of these pages.
+    ///
+    /// # Errors
+    ///
+    /// This is one protocol, or [`PROTOCOLS_MAX`] of them, none of which is `protocol`. Nothing has changed.
+    fn change(&mut self, _range: PageRange, _protocol: Protocol) -> Result<(), CannotChange> {
+        Err(CannotChange)
+    }
+
     /// Whether stores to `page` are noticed by marks now, so that the page must be examined before a publication. The
     /// page is here, and the protocol does not know of a store to it. This is only so under release consistency
     /// ([`hlrc`]).
@@ -662,6 +672,10 @@ pub trait Coherence {
         false
     }
 }
+
+/// The protocol of pages cannot be changed ([`Coherence::change`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CannotChange;
 
 /// The kinds of fault, as Sane, MacGregor and Campbell name them (1990, §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,10 +2,10 @@
 //!
 //! Promises: to its caller this is one protocol. Each page is handled by the protocol that was chosen for it, and no page
 //! range that goes in or comes out crosses the border between two protocols. All nodes change a choice at the same barrier,
-//! when the page is untouched or only its home holds it ([`Ranges::change`]). It must never look into a protocol, and must
+//! when the page is untouched or only its home holds it ([`Coherence::change`]). It must never look into a protocol, and must
 //! never keep a protocol's state for pages that another one handles.
 
-use super::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
+use super::{CannotChange, Coherence, Effect, Geometry, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
 use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec;
@@ -23,10 +23,6 @@ pub struct Ranges {
     chosen: Vec<u8>,
 }
 
-/// There are already [`PROTOCOLS_MAX`] protocols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
-
 impl Ranges {
     /// Every page is handled by `protocol`.
     pub fn new(protocol: Protocol, geometry: Geometry) -> Ranges {
@@ -42,48 +38,6 @@ impl Ranges {
     pub fn alike(&self, page: PageIndex, range: PageRange) -> PageRange {
         let place = self.place(page);
         range.grow(page, |other| self.place(other) == place)
-    }
-
-    /// Has every page of `range` handled by `protocol` from now on. Call it at the same barrier on every node, and only
-    /// while [`Ranges::may_change`] is true at the home of each of these pages.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMany`], and nothing has changed.
-    pub fn change(&mut self, range: PageRange, protocol: Protocol) -> Result<(), TooMany> {
-        let to = match self.protocols.iter().position(|(known, _)| *known == protocol) {
-            Some(place) => place,
-            None if self.protocols.len() == PROTOCOLS_MAX => return Err(TooMany),
-            None => {
-                self.protocols.push((protocol, protocol.start(self.geometry)));
-                self.protocols.len() - 1
-            }
-        };
-        if self.chosen.is_empty() {
-            self.chosen = vec![0; self.geometry.slots()];
-        }
-        for page in range.pages() {
-            let from = self.place(page);
-            if from == to {
-                continue;
-            }
-            let is_home = self.geometry.home_of(page) == self.geometry.me;
-            debug_assert!(!is_home || self.may_change(page), "{page} changes its protocol while it is away");
-            let is_here = self.protocols[from].1.access(page) == Access::Write;
-            debug_assert!(is_home || self.access(page) == Access::None, "{page} has two holders");
-            self.protocols[from].1.release(page);
-            if is_home && is_here {
-                self.protocols[to].1.adopt(page);
-            }
-            let slot = self.slot(page);
-            self.chosen[slot] = to as u8;
-        }
-        Ok(())
-    }
-
-    /// At the home of `page`: whether its protocol may be changed, because the page is untouched or held only here.
-    pub fn may_change(&self, page: PageIndex) -> bool {
-        self.of(page).may_hand_over(page)
     }
 
     fn of(&self, page: PageIndex) -> &Running {
@@ -222,6 +176,37 @@ impl Coherence for Ranges {
         self.protocols[place].1.adopt(page);
     }
 
+    fn change(&mut self, range: PageRange, protocol: Protocol) -> Result<(), CannotChange> {
+        let to = match self.protocols.iter().position(|(known, _)| *known == protocol) {
+            Some(place) => place,
+            None if self.protocols.len() == PROTOCOLS_MAX => return Err(CannotChange),
+            None => {
+                self.protocols.push((protocol, protocol.start(self.geometry)));
+                self.protocols.len() - 1
+            }
+        };
+        if self.chosen.is_empty() {
+            self.chosen = vec![0; self.geometry.slots()];
+        }
+        for page in range.pages() {
+            let from = self.place(page);
+            if from == to {
+                continue;
+            }
+            let is_home = self.geometry.home_of(page) == self.geometry.me;
+            debug_assert!(!is_home || self.may_hand_over(page), "{page} changes its protocol while it is away");
+            let is_here = self.protocols[from].1.access(page) == Access::Write;
+            debug_assert!(is_home || self.access(page) == Access::None, "{page} has two holders");
+            self.protocols[from].1.release(page);
+            if is_home && is_here {
+                self.protocols[to].1.adopt(page);
+            }
+            let slot = self.slot(page);
+            self.chosen[slot] = to as u8;
+        }
+        Ok(())
+    }
+
     fn is_watched(&self, page: PageIndex) -> bool {
         self.of(page).is_watched(page)
     }
@@ -283,7 +268,7 @@ mod tests {
         let mut effects = Vec::new();
         home.step(0, Input::Fault { page: PageIndex(2), write: true, wanted: run(2, 1) }, &mut effects);
         home.step(0, Input::Resumed { page: PageIndex(2) }, &mut effects);
-        assert!(home.may_change(PageIndex(2)) && home.may_change(PageIndex(3)));
+        assert!(home.may_hand_over(PageIndex(2)) && home.may_hand_over(PageIndex(3)));
         home.change(run(0, 8), Protocol::DYNAMIC).unwrap();
         assert_eq!((home.access(PageIndex(2)), home.access(PageIndex(3))), (Access::Write, Access::None));
         assert!(home.is_untouched(PageIndex(3)) && !home.is_untouched(PageIndex(2)));
@@ -299,7 +284,7 @@ mod tests {
         for number in 1..PROTOCOLS_MAX as u32 {
             node.change(run(number, 1), protocol(number)).unwrap();
         }
-        assert_eq!(node.change(run(0, 1), protocol(99)), Err(TooMany));
+        assert_eq!(node.change(run(0, 1), protocol(99)), Err(CannotChange));
         assert_eq!(node.protocol(PageIndex(0)), Protocol::IVY);
     }
 

@@ -9,6 +9,7 @@
 
 pub mod change;
 mod consistency;
+mod frozen;
 mod knowledge;
 mod leaving;
 mod marks;
@@ -19,6 +20,7 @@ mod take_over;
 mod timers;
 
 pub use consistency::{Consistency, PublicationLimits, PublicationStep, Refreshing, carried_pages_max};
+pub use frozen::Pulling;
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
 use marks::Marks;

@@ -14,6 +14,7 @@ use crate::coherence::{Coherence, Effect, Geometry, Input, Message, Purpose};
 use crate::page::{NodeId, PageIndex, PageRange};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,8 @@ pub struct Shard<C> {
     answers: Vec<(NodeId, Message)>,
     /// The pages whose stores the kernel marks, if it does.
     marks: Option<Box<Marks>>,
+    /// Pages whose protocol is about to change.
+    pub(super) frozen: Range<u32>,
     geometry: Geometry,
     coordinator: NodeId,
 }
@@ -81,6 +84,7 @@ impl<C: Coherence> Shard<C> {
             departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
             answers: Vec::new(),
             marks: geometry.marks.then(|| Box::new(Marks::new(&geometry, STORED_IN_A_ROW))),
+            frozen: 0..0,
             geometry,
             coordinator,
         }

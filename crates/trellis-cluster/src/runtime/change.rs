@@ -1,11 +1,11 @@
-//! Another protocol for a part of the region, while the cluster runs: carries out what [`change`](node::change) decides.
+//! Carries out changes of the protocol of pages while the cluster runs ([`node::change`]).
 //!
-//! Every node makes the same call. Frozen pages are waited for by threads that need them, no guess asks for one, and nobody
-//! begins to lock one. Before the protocol changes, the home of each page pulls it, for stores, unless nobody ever touched it.
+//! Every node makes the same call. Threads that need a frozen page wait, no guess requests one, and no thread begins to
+//! lock one. Before the protocol changes, the home of each page fetches it, for stores, unless no node ever touched it.
 //!
-//! Promises: bytes stay what they are; either every node changes or none does, and then each says why; threads may go
-//! on using the region meanwhile. Must never change a page that is locked by the program, and never go on in a cluster
-//! whose nodes may disagree.
+//! Promises: the bytes of pages stay the same. Either every node changes or none does, and then the call says why at each
+//! of them. Threads may use the region meanwhile. It must never change a page that the program has locked, and never go on
+//! in a cluster whose nodes may disagree.
 
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis_base::Fnv1a;
 use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
+use trellis_cluster_protocol::node::Pulling;
 use trellis_cluster_protocol::node::change::{self, Ending, Order};
 use trellis_cluster_protocol::{Access, PageIndex, PageRange, node};
 use trellis_memory::{Detection, MapError};
@@ -170,26 +171,26 @@ impl Node {
 
     fn freeze(&self, pages: Range<u32>) {
         for shard in &self.shards {
-            lock(shard).frozen = pages.clone();
+            lock(shard).node.freeze(pages.clone());
         }
     }
 
     fn thaw(&self, pages: Range<u32>) {
         for shard in &self.shards {
-            lock(shard).frozen = 0..0;
+            lock(shard).node.thaw();
         }
         for run in runs(pages) {
             self.wake(&mut lock(self.shard_of(run.first())), run);
         }
     }
 
-    /// Waits until nothing that this node asked for is under way.
+    /// Waits until none of this node's requests is under way.
     fn settle(&self, pages: &Range<u32>) -> Result<(), WaitError> {
         for run in runs(pages.clone()) {
             loop {
                 let ticket = self.waiters.take();
                 let mut shard = lock(self.shard_of(run.first()));
-                let Some(page) = run.pages().find(|&page| shard.node.protocol.is_pending(page)) else { break };
+                let Some(page) = shard.node.unsettled(run) else { break };
                 shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
                 drop(shard);
                 self.wait_for_change(&ticket, page)?;
@@ -198,8 +199,8 @@ impl Node {
         Ok(())
     }
 
-    /// Under release consistency several nodes may store to a page: all but its directory close it, and their stores are
-    /// at its home when this returns.
+    /// Under release consistency several nodes may store to a page. All but its directory close it; when this returns,
+    /// their stores are at its home.
     fn close_copies(&self, pages: &Range<u32>) -> Result<(), WaitError> {
         for run in runs(pages.clone()) {
             self.step(&mut lock(self.shard_of(run.first())), Input::Close { range: run });
@@ -207,7 +208,7 @@ impl Node {
         self.publish()
     }
 
-    /// Why this node cannot have the change, if so. Locks that are waited for count: they may come at any time.
+    /// Why this node objects to the change, if it does. Locks that are waited for count: they may come at any time.
     fn objection(&self, pages: &Range<u32>, protocol: Protocol) -> Option<String> {
         for run in runs(pages.clone()) {
             let mut shard = lock(self.shard_of(run.first()));
@@ -229,14 +230,16 @@ impl Node {
         })
     }
 
-    /// Brings every page of which this node is the home here, for stores, unless nobody ever touched it.
+    /// Fetches every page of which this node is the home, for stores, unless no node ever touched it.
     fn gather(&self, pages: &Range<u32>) -> Result<(), WaitError> {
         for run in runs(pages.clone()).filter(|run| self.home_of(run.first()) == self.me) {
-            let mut next = run.first().0;
-            while next < run.end() {
-                let away = self.away(PageRange::around(PageIndex(next), next, run.end()));
-                next = away.end;
-                self.fetch(away, true, Why::Gathered).map_err(|error| match error {
+            let away = |rest: PageRange| lock(self.shard_of(rest.first())).node.away(rest);
+            let mut rest = Some(run);
+            while let Some(away) = rest.and_then(away) {
+                rest =
+                    (away.end() < run.end()).then(|| PageRange::around(PageIndex(away.end()), away.end(), run.end()));
+                let fetched = self.fetch(away.first().0..away.end(), true, Why::Gathered);
+                fetched.map_err(|error| match error {
                     WaitError::TooLong { what, seconds, whom } => {
                         WaitError::TooLong { what: WAIT.to_string(), seconds, whom: format!("{what}: {whom}") }
                     }
@@ -248,30 +251,17 @@ impl Node {
         Ok(())
     }
 
-    /// The first pages of `run` in a row that cannot change their protocol yet; empty at its end where there are none.
-    fn away(&self, run: PageRange) -> Range<u32> {
-        let shard = lock(self.shard_of(run.first()));
-        let is_away = |page: &PageIndex| !shard.node.protocol.may_change(*page);
-        match run.pages().find(is_away) {
-            Some(first) => {
-                first.0
-                    ..first.0 + run.pages().skip((first.0 - run.first().0) as usize).take_while(is_away).count() as u32
-            }
-            None => run.end()..run.end(),
-        }
-    }
-
-    /// Fetches a page as a thread would that stores to it: a request for pages may be granted in part.
     fn pull(&self, page: PageIndex) -> Result<(), WaitError> {
         let ticket = self.waiters.take();
         loop {
             let mut shard = lock(self.shard_of(page));
-            if shard.node.protocol.may_change(page) {
+            let pulling = shard.node.pull(page);
+            if pulling == Pulling::Here {
                 return Ok(());
             }
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            if shard.node.protocol.access(page) < Access::Write {
-                self.step(&mut shard, Input::Fault { page, write: true, wanted: PageRange::one(page) });
+            if let Pulling::Fault(fault) = pulling {
+                self.step(&mut shard, fault);
             }
             drop(shard);
             self.wait_for_change(&ticket, page)?;
@@ -280,7 +270,7 @@ impl Node {
         }
     }
 
-    /// This node's own choice. Nothing about the pages is under way anywhere.
+    /// Changes this node's own choice. Nothing about the pages is under way anywhere.
     fn change(&self, pages: &Range<u32>, protocol: Protocol) {
         let mut known = lock(&self.protocols);
         if !known.contains(&protocol) {
@@ -295,12 +285,9 @@ impl Node {
         }
         for run in runs(pages.clone()) {
             let mut shard = lock(self.shard_of(run.first()));
-            for page in run.pages().filter(|&page| shard.node.protocol.access(page) != Access::None).collect::<Vec<_>>()
-            {
-                // A thread for which it was granted runs on whatever happens: at its home the view stays as it is.
-                self.step(&mut shard, Input::Resumed { page });
+            for input in shard.node.let_go(run) {
+                self.step(&mut shard, input);
             }
-            shard.node.timers.forget_held(run);
             shard.change(run, protocol);
             if let Err(error) = self.open_again(&shard, run) {
                 self.fail(format!("cannot change the access to pages: {error}"));
@@ -317,7 +304,7 @@ impl Node {
         self.region.detect(pages.start as usize, pages.len(), detection)
     }
 
-    /// Where the new protocol takes a page over as one that allows stores, the view does, whatever noticed them before.
+    /// Opens the pages that the new protocol takes over as open to stores, however stores were noticed before.
     fn open_again(&self, shard: &super::Shard, run: PageRange) -> Result<(), MapError> {
         if !self.geometry.marks {
             return Ok(());

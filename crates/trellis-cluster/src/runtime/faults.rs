@@ -99,15 +99,8 @@ impl Node {
     /// Tells the protocol about a fault, unless the page is about to get a new protocol. Returns whether a message was
     /// sent, or will be when the page has that protocol.
     fn ask(&self, shard: &mut super::Shard, page: PageIndex, request: &Request) -> bool {
-        let frozen = &shard.frozen;
-        if frozen.contains(&page.0) {
-            return true;
-        }
-        let range = match frozen.is_empty() {
-            true => request.range,
-            false => request.range.grow(page, |other| !frozen.contains(&other.0)),
-        };
-        self.step(shard, Input::Fault { page, write: request.write, wanted: range });
+        let Some(fault) = shard.node.fault(page, request.write, request.range) else { return true };
+        self.step(shard, fault);
         shard.sent > 0
     }
 
@@ -215,12 +208,15 @@ impl Node {
     }
 
     fn ask_ahead(&self, shard: &mut super::Shard, wanted: PageRange, write: bool, why: Why) {
-        let is_frozen = shard.frozen.start < wanted.end() && wanted.first().0 < shard.frozen.end;
-        if is_frozen && why != Why::Gathered {
-            return;
-        }
+        let announced = why != Why::Guessed;
+        let input = match why {
+            // These pages are frozen: no thread of the program asks for them.
+            Why::Gathered => Some(Input::Prefetch { wanted, write, announced }),
+            Why::Guessed | Why::Announced => shard.node.prefetch(wanted, write, announced),
+        };
+        let Some(input) = input else { return };
         LiveCounters::add(&self.counters().prefetched_pages, u64::from(wanted.count()));
-        self.step(shard, Input::Prefetch { wanted, write, announced: why != Why::Guessed });
+        self.step(shard, input);
     }
 
     /// Requests pages before they are touched. Returns when no request for them is under way any more.

@@ -36,8 +36,6 @@ pub(super) struct Shard {
     effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
-    /// Pages whose protocol is being changed: threads that need them wait.
-    pub(super) frozen: Range<u32>,
     /// Whom this node asked for pages.
     asked: [Asked; ASKED_PLACES as usize],
     /// A protocol here has layers, to which the time matters.
@@ -78,7 +76,6 @@ impl Shard {
             node: node::Shard::new(Ranges::new(config.coherence, geometry), geometry, NodeId(config.manager as u16)),
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
-            frozen: 0..0,
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
             sent: 0,
@@ -94,9 +91,9 @@ impl Shard {
         this
     }
 
-    /// These pages, all of one chunk of this shard, have another protocol from now on; see [`Ranges::change`].
+    /// These pages, all of one chunk of this shard, have another protocol from now on; see [`node::Shard::change`].
     pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
-        self.node.protocol.change(run, protocol).expect("the region's protocols were counted");
+        self.node.change(run, protocol).expect("the region's protocols were counted");
         self.is_timed |= is_timed(protocol);
     }
 

@@ -128,7 +128,7 @@ impl Node {
         let ticket = self.waiters.take();
         let deadline = started.saturating_add(Wait::LockRange(0).limit_ns(&self.config));
         let mut shard = lock(self.shard_of(rest.first()));
-        while let Some(page) = rest.pages().find(|page| shard.frozen.contains(&page.0)) {
+        while let Some(page) = rest.pages().find(|&page| shard.node.is_frozen(page)) {
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
             drop(shard);
             self.wait_for_lock(&ticket, rest, deadline)?;
