@@ -10,7 +10,7 @@ use trellis_testing::{Need, skip};
 use support::{C, CPP};
 
 #[test]
-fn hello_in_c_and_cpp_greets_from_every_node() {
+fn hello_in_c_and_cpp_comes_from_every_node() {
     for (language, source) in [(&C, "hello/hello.c"), (&CPP, "hello/hello.cpp")] {
         let test = source.replace('/', "-");
         let Some(program) = support::compile(&test, language, &support::example(source), &[]) else { continue };

@@ -290,16 +290,16 @@ fn a_host_with_another_version_or_without_the_command_is_named() {
         assert_eq!(run.code, Some(71), "{run:?}");
         run.stderr
     };
-    let greeting = |version: &str, architecture: &str| {
+    let hello = |version: &str, architecture: &str| {
         format!(
             "printf Welcome; echo; echo 'trellis-agent {{\"version\":\"{version}\",\"architecture\":\"{architecture}\",\
              \"own_address\":null,\"launcher_address\":null}}'; cat"
         )
     };
     let own = env!("CARGO_PKG_VERSION");
-    let other = said(&greeting("0.0.7", "x86_64"));
+    let other = said(&hello("0.0.7", "x86_64"));
     assert!(other.contains(&format!("host far: it has version 0.0.7 of trellis, and this is {own}")), "{other}");
-    let other = said(&greeting(own, "riscv64"));
+    let other = said(&hello(own, "riscv64"));
     assert!(other.contains("host far: it is of architecture riscv64"), "{other}");
     let none = said("echo 'sh: 1: exec: trellis: not found' >&2; exit 127");
     assert!(none.contains("host far: no trellis can be run there, neither at /"), "{none}");

@@ -109,9 +109,9 @@ fn several_processes_join_at_once_and_a_full_cluster_says_so() {
     let foreign = folder.file("secret");
     fs::write(&foreign, secret).unwrap();
     fs::set_permissions(&foreign, fs::Permissions::from_mode(0o600)).unwrap();
-    let stranger = founders.join_with("visit", foreign.to_str().unwrap(), &[]).finish();
-    assert_eq!(stranger.code, Some(70), "{stranger:?}");
-    assert!(stranger.stderr.contains("another secret"), "{}", stranger.stderr);
+    let visitor = founders.join_with("visit", foreign.to_str().unwrap(), &[]).finish();
+    assert_eq!(visitor.code, Some(70), "{visitor:?}");
+    assert!(visitor.stderr.contains("another secret"), "{}", visitor.stderr);
     // Both clusters still run: `--all` must not mean the processes of both.
     let more = Founders::start(1, 1, &[]);
     let mut other = more.join("wait", &[]);
@@ -198,8 +198,8 @@ fn a_cluster_without_places_takes_nobody_in() {
     assert_eq!(refused.code, Some(70), "{refused:?}");
     assert!(refused.stderr.contains("started without places for others"), "{}", refused.stderr);
     // The founders report both the refused process and an unauthenticated peer that sends garbage.
-    let mut stranger = std::net::TcpStream::connect(address.trim()).expect("it listens");
-    std::io::Write::write_all(&mut stranger, &[7; 512]).expect("it is taken");
+    let mut visitor = std::net::TcpStream::connect(address.trim()).expect("it listens");
+    std::io::Write::write_all(&mut visitor, &[7; 512]).expect("it is taken");
     for said in [
         "was refused, and told of this cluster: it was started without places for others",
         "attempts to connect are refused (1 so far)",

@@ -248,14 +248,14 @@ fn a_session_that_is_over_is_fenced() {
     served.step(Input::Tick, &[]);
     assert_eq!((served.server.statistics().sessions, served.server.statistics().sessions_ended), (0, 2));
     assert_eq!(caller.read(&mut served, pointer, 8).status, Status::Ok, "a READ needs none");
-    let stranger = Caller::new(4, 1).create(&mut served, 1);
-    assert!(refused(Status::Fenced)(&stranger));
+    let unknown = Caller::new(4, 1).create(&mut served, 1);
+    assert!(refused(Status::Fenced)(&unknown));
 }
 
 #[test]
 fn an_object_of_a_session_goes_with_it_and_with_no_other() {
     let (mut served, mut caller) = started();
-    let mut other = Caller::greeted(&mut served, 4, 1);
+    let mut other = Caller::with_session(&mut served, 4, 1);
     let of_session = |caller: &mut Caller, served: &mut Served| {
         let destination = at_home().request(Command::Create, Arguments::OF_SESSION);
         let request = caller.request(destination, Operation::Create { bytes: 2 * PAGE_BYTES });
@@ -288,7 +288,7 @@ fn an_object_of_a_session_goes_with_it_and_with_no_other() {
 #[test]
 fn hello_says_what_there_is_to_have() {
     let mut served = Served::new(Settings { quota_bytes: 3 * PAGE_BYTES, ..settings(64) });
-    let mut caller = Caller::greeted(&mut served, 3, 1);
+    let mut caller = Caller::with_session(&mut served, 3, 1);
     caller.create(&mut served, 1);
     let expected = Body::Welcome {
         quota_bytes: 3 * PAGE_BYTES,
@@ -303,7 +303,7 @@ fn hello_says_what_there_is_to_have() {
     let (free_bytes, memory_bytes) = (63 * PAGE_BYTES, 64 * PAGE_BYTES);
     assert_eq!(answer.body, Body::Present { host: at_home(), free_bytes, memory_bytes });
     for random_number in 2..=8 {
-        Caller::greeted(&mut served, 3, random_number);
+        Caller::with_session(&mut served, 3, random_number);
     }
     assert!(refused(Status::Busy)(&Caller::new(3, 9).hello(&mut served)), "a host has so many sessions");
 }
@@ -311,9 +311,9 @@ fn hello_says_what_there_is_to_have() {
 #[test]
 fn a_host_has_no_more_than_its_quota() {
     let mut served = Served::new(Settings { quota_bytes: 4 * PAGE_BYTES, ..settings(64) });
-    let mut caller = Caller::greeted(&mut served, 3, 1);
-    let mut neighbour = Caller::greeted(&mut served, 3, 2);
-    let mut other = Caller::greeted(&mut served, 4, 1);
+    let mut caller = Caller::with_session(&mut served, 3, 1);
+    let mut neighbour = Caller::with_session(&mut served, 3, 2);
+    let mut other = Caller::with_session(&mut served, 4, 1);
     let pointer = caller.object(&mut served, 2 * PAGE_BYTES + 1);
     assert!(refused(Status::Quota)(&neighbour.create(&mut served, PAGE_BYTES + 1)), "the host, not the process");
     assert_eq!(neighbour.create(&mut served, PAGE_BYTES).status, Status::Ok);

@@ -60,7 +60,7 @@ impl Network {
         let sessions = SessionLimits { sessions_max: 8, sessions_per_host_max: 2, silence_max: 1000 * SECOND };
         let staging = StagingLimits { slots: 16, slots_per_host_max: 8, silence_max: SECOND };
         let mut served = Served::new(Settings { sessions, staging, ..settings(256) });
-        let mut first = Caller::greeted(&mut served, 9, 1);
+        let mut first = Caller::with_session(&mut served, 9, 1);
         let counters = first.object(&mut served, 8 * COUNTERS as u64);
         let workers = (1..=4).map(|host| Worker::new(&mut served, host)).collect();
         served.is_slow = true;
@@ -210,7 +210,7 @@ impl Network {
 
 impl Worker {
     fn new(served: &mut Served, host: u16) -> Worker {
-        let mut caller = Caller::greeted(served, host, 1);
+        let mut caller = Caller::with_session(served, host, 1);
         let own = caller.object(served, OWN_BYTES as u64);
         Worker {
             caller,

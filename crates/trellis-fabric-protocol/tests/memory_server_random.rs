@@ -39,7 +39,7 @@ impl Model {
     fn new(seed: u64) -> Model {
         let settings = Settings { quota_bytes: QUOTA_PAGES * PAGE_BYTES, ..settings(PAGES) };
         let mut served = Served::new(settings);
-        let callers = (1..=3).map(|host| Caller::greeted(&mut served, host, 1)).collect();
+        let callers = (1..=3).map(|host| Caller::with_session(&mut served, host, 1)).collect();
         let (live, gone, refused) = (Vec::new(), VecDeque::new(), BTreeMap::new());
         Model { served, settings, incarnation: 1, callers, live, gone, random: Random::new(seed), refused }
     }

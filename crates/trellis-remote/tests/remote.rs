@@ -189,8 +189,8 @@ fn a_server_that_lost_its_memory_knows_no_pointer_of_before() {
 }
 
 #[test]
-fn a_client_that_was_silent_greets_before_it_changes_something() {
-    in_own_network("a_client_that_was_silent_greets_before_it_changes_something", &ALONE, || {
+fn a_client_that_was_silent_says_hello_before_it_changes_something() {
+    in_own_network("a_client_that_was_silent_says_hello_before_it_changes_something", &ALONE, || {
         let silence = Duration::from_millis(200);
         let options = ServerOptions::new(prefix(SERVER), MEMORY_BYTES);
         let server = Running::start_as(ServerOptions { session_silence_max: silence, ..options });

@@ -255,7 +255,8 @@ fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_
         let mut one = client(9);
         let object = good(one.create(SERVER, PAGE as u64));
         good(one.fetch_add(object, 1));
-        // It counts, the answer is lost, and the next home does not know it, whatever the number under which it is asked.
+        // It counts, the answer is lost, and the next home does not know it, whatever the number under which it is
+        // asked.
         let (mut is_chosen, mut copies) = (commits_of_a_lease(&seen), 0);
         between.now(move |request| match request.command() {
             Command::Commit if is_chosen(request) => {
@@ -331,7 +332,8 @@ fn a_change_that_may_have_been_made_is_not_said_to_be_refused() {
         let between = Between::start(with_backups);
         let object = good(client(9).create(SERVER, PAGE as u64));
         good(client(9).fetch_add(object, 1));
-        // The first commit is made and its answer is lost; the others are refused, as at a home that hands its range over.
+        // The first commit is made and its answer is lost; the others are refused, as at a home that hands its range
+        // over.
         let mut made = None;
         between.now(move |request| match (request.command(), request.source.request) {
             (Command::Commit, number) if *made.get_or_insert(number) == number => Turn::PassAndLose,
@@ -390,8 +392,8 @@ fn a_range_that_is_elsewhere_for_a_while_is_waited_for() {
 /// How often a request of each command was sent.
 type Copies = Arc<Mutex<BTreeMap<Command, u32>>>;
 
-/// Has a command done that is refused at first. Where the client had sent it twice before the answer came, it cannot know whether
-/// the first was done, and says so. The second copy is then seen soon.
+/// Has a command done that is refused at first. Where the client had sent it twice before the answer came, it cannot
+/// know whether the first was done, and says so. The second copy is then seen soon.
 fn repeated<T>(copies: &Copies, command: Command, mut call: impl FnMut() -> Result<T, RemoteError>) -> T {
     call().unwrap_or_else(|error| {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -404,8 +406,8 @@ fn repeated<T>(copies: &Copies, command: Command, mut call: impl FnMut() -> Resu
 }
 
 #[test]
-fn a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done() {
-    const TEST: &str = "a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done";
+fn a_home_that_knows_no_session_gets_a_hello_where_nothing_can_have_been_done() {
+    const TEST: &str = "a_home_that_knows_no_session_gets_a_hello_where_nothing_can_have_been_done";
     in_own_network(TEST, &ALONE, || {
         let seen = Seen::default();
         let sees = seen.clone();

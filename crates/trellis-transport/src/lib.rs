@@ -40,7 +40,7 @@ use trellis_base::Deadline;
 pub const WAITS: &[Deadline] = &[
     handshake::UNAUTHENTICATED,
     handshake::CONFIRMATION,
-    udp::acceptor::GREETING,
+    udp::acceptor::HANDSHAKE,
     udp::multicast_output::ROOM,
     waits::STALL,
     waits::CLOSE,

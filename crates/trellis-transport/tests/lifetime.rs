@@ -104,9 +104,9 @@ fn a_peer_that_goes_is_lost_and_the_others_go_on() {
 
 /// Node 0 sees the hellos of nodes 1 and 2 and refuses that of node 2.
 #[test]
-fn a_node_whose_greeting_is_not_wanted_is_told_why() {
+fn a_node_whose_hello_is_not_wanted_is_told_why() {
     let (ports, addresses) = listeners(3);
-    let greetings = Arc::new(Mutex::new(Vec::new()));
+    let hellos = Arc::new(Mutex::new(Vec::new()));
     let told: [Arc<Mutex<Vec<String>>>; 3] = Default::default();
     let links: Vec<_> = ports
         .into_iter()
@@ -114,10 +114,10 @@ fn a_node_whose_greeting_is_not_wanted_is_told_why() {
         .map(|(node, port)| {
             let mut options = options(node, &addresses, Some(port), Security::Sealed);
             options.hello = format!("hello from {node}").into_bytes();
-            let (greetings, told) = (Arc::clone(&greetings), Arc::clone(&told[node]));
+            let (hellos, told) = (Arc::clone(&hellos), Arc::clone(&told[node]));
             options.admit = Box::new(move |peer, hello| {
                 let hello = String::from_utf8(hello.to_vec()).unwrap();
-                greetings.lock().unwrap().push((node, peer, hello));
+                hellos.lock().unwrap().push((node, peer, hello));
                 if (node, peer) == (0, 2) { Err("node 2 is green".into()) } else { Ok(()) }
             });
             options.refused = Box::new(move |sentence| told.lock().unwrap().push(sentence));
@@ -137,7 +137,7 @@ fn a_node_whose_greeting_is_not_wanted_is_told_why() {
     assert!(links[2].is_lost(0) && !links[0].is_lost(2) && !links[0].is_connected(2));
     assert_eq!(links[0].statistics().nodes_refused, 1);
     assert_eq!(links[0].statistics().unauthenticated_refused, 0);
-    let seen = greetings.lock().unwrap();
+    let seen = hellos.lock().unwrap();
     for (node, peer) in [(0, 1), (1, 0), (1, 2), (2, 1), (0, 2)] {
         assert!(seen.contains(&(node, peer, format!("hello from {peer}"))), "{node} of {peer}");
     }

@@ -17,9 +17,9 @@ use trellis_testing::listeners;
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::{Link, Lost, Security, Tcp};
 
-/// 8 magic, 32 ephemeral, 276 card, 16 tag.
+/// 8 magic, 32 ephemeral, 276 description, 16 tag.
 const FIRST_MESSAGE_BYTES: usize = 332;
-/// 32 ephemeral, 276 card, 16 tag.
+/// 32 ephemeral, 276 description, 16 tag.
 const SECOND_MESSAGE_BYTES: usize = 324;
 /// Where frames begin in the dialling node's stream: after the first message and 16 bytes of confirmation.
 const FRAMES_FROM_DIALLER: usize = FIRST_MESSAGE_BYTES + 16;
@@ -27,7 +27,7 @@ const HEADER_ON_WIRE: usize = 32 + 16;
 const PROTECTED: [Security; 2] = [Security::Signed, Security::Sealed];
 
 #[test]
-fn strangers_get_silence_are_counted_and_change_nothing() {
+fn unauthenticated_peers_get_silence_are_counted_and_change_nothing() {
     for security in SECURITIES {
         let mut scene = Scene::new(security);
         let random = noise(4096);
@@ -141,7 +141,7 @@ fn a_recorded_first_message_gets_silence_wherever_it_is_sent() {
 
 #[test]
 fn a_tampered_handshake_comes_to_nothing_and_the_next_one_succeeds() {
-    // In the first message: magic, ephemeral, card, tag; then in the confirmation.
+    // In the first message: magic, ephemeral, description, tag; then in the confirmation.
     for at in [3, 8, 60, 330, 340] {
         let mut scene = Scene::new(Security::Sealed);
         let proxy = Proxy::start(scene.address, Tamper { flip_said: Some(at), ..Tamper::default() });
@@ -157,7 +157,7 @@ fn a_tampered_handshake_comes_to_nothing_and_the_next_one_succeeds() {
         assert_eq!(scene.links[0].statistics().unauthenticated_refused, 1, "byte {at}");
         scene.expect_others_go_on();
     }
-    // In the answer: ephemeral, card, tag.
+    // In the answer: ephemeral, description, tag.
     for at in [0, 50, 320] {
         let mut scene = Scene::new(Security::Sealed);
         let tamper = Tamper { flip_answered: Some(at), ..Tamper::default() };
@@ -266,7 +266,7 @@ fn a_sealed_link_shows_nothing_and_a_signed_one_shows_everything() {
 
 /// Unauthenticated peers that connect and send nothing take places only from other unauthenticated peers.
 #[test]
-fn a_crowd_of_silent_strangers_keeps_no_node_out() {
+fn a_crowd_of_silent_peers_keeps_no_node_out() {
     let mut scene = Scene::new(Security::Sealed);
     let crowd: Vec<_> = (0..150).map(|_| TcpStream::connect(scene.address).unwrap()).collect();
     let proxy = Proxy::start(scene.address, Tamper::default());
@@ -274,9 +274,9 @@ fn a_crowd_of_silent_strangers_keeps_no_node_out() {
     scene.poll_with(&node, |scene, _| scene.sinks[0].connected.contains(&1));
     send_frame(&**node.link(), 0, Form::At, 0, 5000);
     scene.poll_with(&node, |scene, _| scene.sinks[0].count_from(1) == 1);
-    for mut stranger in crowd {
-        stranger.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(all_answered(&mut stranger), b"");
+    for mut unauthenticated in crowd {
+        unauthenticated.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(all_answered(&mut unauthenticated), b"");
     }
     scene.expect_others_go_on();
 }

@@ -16,15 +16,15 @@ use trellis_base::Random;
 use trellis_testing::datagram_sockets;
 use trellis_transport::{HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, Sink, Udp};
 
-/// 8 magic, 32 ephemeral, 276 card, 16 tag; the answer has as many.
+/// 8 magic, 32 ephemeral, 276 description, 16 tag; the answer has as many.
 const HANDSHAKE_BYTES: usize = 332;
 const PROTECTED: [Security; 2] = [Security::Signed, Security::Sealed];
 
 #[test]
-fn strangers_get_silence_are_counted_and_change_nothing() {
+fn unauthenticated_peers_get_silence_are_counted_and_change_nothing() {
     for security in SECURITIES {
         let (links, mut sinks, addresses) = pair(security);
-        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let unauthenticated = UdpSocket::bind("127.0.0.1:0").unwrap();
         let random = noise(60_000);
         let mut magic = b"trellis\x11".to_vec();
         magic.extend_from_slice(&random);
@@ -41,11 +41,11 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
         ];
         let before = links[0].statistics().unauthenticated_refused;
         for datagram in datagrams {
-            stranger.send_to(datagram, &addresses[0]).unwrap();
+            unauthenticated.send_to(datagram, &addresses[0]).unwrap();
         }
         wait_until(|| links[0].statistics().unauthenticated_refused == before + datagrams.len() as u64);
         exchange(&links, &mut sinks, 0);
-        expect_nothing(&stranger);
+        expect_nothing(&unauthenticated);
     }
 }
 
@@ -103,17 +103,17 @@ fn a_recorded_conversation_said_again_changes_nothing() {
         let recorded = scene.proxy.said();
         assert!(recorded.len() > 20 && recorded[0].len() == HANDSHAKE_BYTES);
         // From the address of the original sender, and from another.
-        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let unauthenticated = UdpSocket::bind("127.0.0.1:0").unwrap();
         for datagram in &recorded {
             scene.proxy.back.send(datagram).unwrap();
-            stranger.send_to(datagram, &scene.addresses[0]).unwrap();
+            unauthenticated.send_to(datagram, &scene.addresses[0]).unwrap();
         }
         let data = recorded.iter().filter(|datagram| !datagram.starts_with(b"trellis")).count() as u64;
         poll_until(links, &mut sinks, |_| links[0].statistics().packets_refused >= before.packets_refused + data);
         assert_eq!(sinks[0].frames.len(), 20);
         let wanted = before.unauthenticated_refused + recorded.len() as u64;
         wait_until(|| links[0].statistics().unauthenticated_refused >= wanted);
-        expect_nothing(&stranger);
+        expect_nothing(&unauthenticated);
         exchange(links, &mut sinks, 100);
     }
 }
@@ -129,7 +129,7 @@ fn a_sealed_link_shows_nothing_and_a_signed_one_shows_everything() {
         let text = body(3, 6000);
         assert_eq!(said.windows(64).any(|window| window == &text[1000..1064]), shown);
         assert_eq!(said.windows(16).any(|window| window == [0xA5; 16]), shown, "the header");
-        assert!(!said.windows(16).any(|window| window == b"the same for all"), "the greeting");
+        assert!(!said.windows(16).any(|window| window == b"the same for all"), "the hello");
     }
 }
 
@@ -232,7 +232,7 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
 }
 
 #[test]
-fn a_node_whose_greeting_is_not_wanted_is_told_why_and_so_is_its_user() {
+fn a_node_whose_hello_is_not_wanted_is_told_why_and_so_is_its_user() {
     let (mut ports, addresses) = datagram_sockets(2);
     let told: [Arc<Mutex<Vec<String>>>; 2] = Default::default();
     let links: Vec<Arc<dyn Link>> = (0..2)

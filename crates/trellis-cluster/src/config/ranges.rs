@@ -96,7 +96,7 @@ fn split(text: &str) -> Vec<&str> {
     items.map(str::trim).filter(|item| !item.is_empty()).collect()
 }
 
-/// The maximum length in bytes of a protocol that the agreement spells out.
+/// The longest protocol that a agreement spells out.
 const WORD_BYTES_MAX: usize = 48;
 
 /// A protocol without spaces, for the agreement of the nodes: spaces separate its parts.
@@ -110,7 +110,7 @@ pub(super) fn short_word(protocol: Protocol) -> String {
     fingerprint_of(protocol.to_string().bytes())
 }
 
-/// A short word that differs when the ranges differ, because the agreement has no room for a list.
+/// A short word that differs where the ranges differ: a node's agreement has no room for a list.
 pub(super) fn fingerprint(ranges: &[CoherenceRange]) -> String {
     if ranges.is_empty() {
         return "none".to_owned();

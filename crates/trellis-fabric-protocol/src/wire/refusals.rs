@@ -1,8 +1,8 @@
 //! The refusals of a server or a controller.
 //!
-//! Promises: every refusal is counted, by host and by reason, and reported the first time, the tenth, the hundredth and so
-//! on. It must never tell more than 64 of them apart, or report more often than that times the digits of a count, whatever
-//! unauthenticated peers send.
+//! Promises: every refusal is counted, by host and by reason, and reported the first time, the tenth, the hundredth and
+//! so on. It must never tell more than 64 of them apart, or report more often than that times the digits of a count,
+//! whatever unauthenticated peers send.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -38,14 +38,14 @@ pub enum Sender {
     /// A host of a cluster.
     Host(HostPrefix),
     /// Any other address.
-    Stranger(Ipv6Addr),
+    Unknown(Ipv6Addr),
 }
 
 impl Sender {
     fn of(source: Address) -> Sender {
         let known = Source::decode(source)
             .map(|source| Sender::Host(HostPrefix { cluster: source.cluster, host: source.host }));
-        known.unwrap_or(Sender::Stranger(Ipv6Addr::from(source.0)))
+        known.unwrap_or(Sender::Unknown(Ipv6Addr::from(source.0)))
     }
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Sender::Host(host) => write!(f, "host {host}"),
-            Sender::Stranger(address) => write!(f, "{address}"),
+            Sender::Unknown(address) => write!(f, "{address}"),
         }
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_fill_nothing() {
+    fn unknown_senders_fill_nothing() {
         let mut refusals = Refusals::default();
         let said = (0..10_000).filter_map(|host| refusals.count(address(host), Reason::TooLong(1 << 16))).count();
         assert!(refusals.counts.len() <= KNOWN_MAX + 1, "{}", refusals.counts.len());

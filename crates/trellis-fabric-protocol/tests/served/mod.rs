@@ -272,7 +272,7 @@ impl Caller {
     }
 
     /// Creates a caller with a session.
-    pub(crate) fn greeted(served: &mut Served, host: u16, random_number: u16) -> Caller {
+    pub(crate) fn with_session(served: &mut Served, host: u16, random_number: u16) -> Caller {
         let mut caller = Caller::new(host, random_number);
         let answer = caller.hello(served);
         assert_eq!(answer.status, Status::Ok);
@@ -342,7 +342,7 @@ impl Caller {
 /// A server of 64 pages, and a client that it knows.
 pub(crate) fn started() -> (Served, Caller) {
     let mut served = Served::new(settings(64));
-    let caller = Caller::greeted(&mut served, 3, 1);
+    let caller = Caller::with_session(&mut served, 3, 1);
     (served, caller)
 }
 

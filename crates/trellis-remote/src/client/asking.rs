@@ -1,12 +1,12 @@
 //! Sends a client's requests as datagrams and receives the answers.
 //!
-//! Promises: every request ends, with the status of its answer or with the host that did not answer. A request for which
-//! a server has no room is sent again under another number. A request whose bytes do not fit into one datagram is divided
-//! but stays one request: its bytes are written when all have arrived. A request that gets no answer for a while, or is
-//! answered with MOVED or RESTARTING, is sent again under the same number, past the switch's redirects (DIRECT), until
-//! the deadline: moves and failovers of ranges are handled by the network. What is refused without a lease is done under
-//! one ([`super::by_lease`]), and bytes at several places are read page by page ([`super::by_page`]). Must never send a
-//! request that may have been done again under another number.
+//! Promises: every request ends, with the status of its answer or with the host that did not answer. A request for
+//! which a server has no room is sent again under another number. A request whose bytes do not fit into one datagram is
+//! divided but stays one request: its bytes are written when all have arrived. A request that gets no answer for a
+//! while, or is answered with MOVED or RESTARTING, is sent again under the same number, past the switch's redirects
+//! (DIRECT), until the deadline: moves and failovers of ranges are handled by the network. What is refused without a
+//! lease is done under one ([`super::by_lease`]), and bytes at several places are read page by page
+//! ([`super::by_page`]). Must never send a request that may have been done again under another number.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -33,7 +33,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// How often BUSY is received before a lease is taken, for which the home recalls the page from its holder.
 const BUSY_WITHOUT_LEASE: u32 = 2;
 /// In how many new sessions a request is sent.
-const GREETED_MAX: u32 = 3;
+const SESSIONS_MAX: u32 = 3;
 /// How often that time doubles while the home is silent.
 const SLICE_DOUBLINGS_MAX: u32 = 3;
 /// How long one home is asked while others wait for their turn.
@@ -195,8 +195,8 @@ impl Client {
         ends
     }
 
-    /// Sends requests, repeats those that cannot be done now, and uses leases for those that are refused without. `take`
-    /// examines each other answer.
+    /// Sends requests, repeats those that cannot be done now, and uses leases for those that are refused without.
+    /// `take` examines each other answer.
     pub(super) fn ask(&mut self, wanted: &[&Wanted<'_>], take: Take<'_>) -> Vec<End> {
         self.ask_until(wanted, Instant::now() + self.options.deadline, take)
     }
@@ -254,8 +254,8 @@ impl Client {
 
     /// Sends requests that were not sent yet, or were answered with BUSY, to wherever the switch delivers them.
     fn ask_anybody(&mut self, wanted: &[&Wanted<'_>], waits: &mut [Wait], deadline: Instant, take: Take<'_>) -> bool {
-        // A home forgets requests that are far older than the latest one: nothing new is sent to a home at which an older
-        // request is open.
+        // A home forgets requests that are far older than the latest one: nothing new is sent to a home at which an
+        // older request is open.
         let held: BTreeSet<Host> = places(waits, |wait| wait.is_plain() && wait.number.is_some())
             .into_iter()
             .map(|place| wanted[place].pointer.home())
@@ -299,8 +299,8 @@ impl Client {
             let home = wanted.pointer.home();
             match (reply.status, can_be(wanted)) {
                 // The answering host only holds the page for the moment, or another host is home: the home decides.
-                // Nothing was done, and the number was not recorded. After a request to any server, MOVED tells which one
-                // is home.
+                // Nothing was done, and the number was not recorded. After a request to any server, MOVED tells which
+                // one is home.
                 (status, _) if status.is_of_no_home() && (home.is_one() || status != Status::Moved) => {
                     wait.sent += 1;
                     if flags.has(Arguments::DIRECT) {
@@ -333,24 +333,24 @@ impl Client {
             }
         }
         let is_first = self.exchange.repeated() == repeated;
-        self.greet_again(&some, here, waits, is_first);
+        self.open_again(&some, here, waits, is_first);
         let now = Instant::now();
         with_leases.into_iter().for_each(|home| self.homes.has_backups(home, now));
         let is_waiting = |wait: &Wait| wait.end.is_none() && wait.is_plain() && wait.number.is_none();
         is_told_to_wait || here.iter().any(|&place| is_waiting(&waits[place]))
     }
 
-    /// A request was refused because its home does not know this client's session, perhaps because the home has changed.
-    /// It is sent again in a new session if it cannot have been done: because it was sent once (`is_first`: nothing in
-    /// this round was repeated), or because no client would know the object that it creates.
-    fn greet_again(&mut self, some: &[Wanted<'_>], here: &[usize], waits: &mut [Wait], is_first: bool) {
+    /// A request was refused because its home does not know this client's session, perhaps because the home has
+    /// changed. It is sent again in a new session if it cannot have been done: because it was sent once (`is_first`:
+    /// nothing in this round was repeated), or because no client would know the object that it creates.
+    fn open_again(&mut self, some: &[Wanted<'_>], here: &[usize], waits: &mut [Wait], is_first: bool) {
         let is_unknown = |wanted: &Wanted<'_>, wait: &Wait| {
             let makes = matches!(wanted.command, Command::Create | Command::CreateWrite);
             let is_not_done = makes || is_first && wait.asks == 0;
             wanted.is_once()
                 && matches!(wait.end, Some(Ok(Status::Fenced)))
                 && is_not_done
-                && wait.greeted < GREETED_MAX
+                && wait.sessions < SESSIONS_MAX
         };
         let unknown: Vec<(usize, Host)> = (some.iter().zip(here))
             .filter(|(wanted, place)| is_unknown(wanted, &waits[**place]))
@@ -365,7 +365,7 @@ impl Client {
         let failed = self.open_sessions(&homes.into_iter().collect::<Vec<Host>>());
         for (place, home) in unknown {
             let wait = &mut waits[place];
-            wait.greet(self.sessions.epoch(home), failed.get(&home).cloned());
+            wait.send_in_session(self.sessions.epoch(home), failed.get(&home).cloned());
         }
     }
 

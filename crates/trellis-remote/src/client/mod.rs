@@ -7,10 +7,10 @@
 //! its datagrams arrive. Long reads and writes are divided into pieces that are sent concurrently, and are not atomic,
 //! except for [`Client::write_whole`]; a caller that needs more uses a lease. If a server has forgotten a session, or a
 //! new home never knew it, the session is opened again, but a call that may have been done is never repeated: its error
-//! is `FENCED`. CREATE is repeated: at worst there is an object that no client knows. Before a server would end a session
-//! because this client was silent, the client sends HELLO. Some conditions pass unseen by the caller, because the call
-//! waits until its deadline or takes a lease itself: a range that has backups, a page that another client holds, and a
-//! range that moves or whose home restarts or is replaced.
+//! is `FENCED`. CREATE is repeated: at worst there is an object that no client knows. Before a server would end a
+//! session because this client was silent, the client sends HELLO. Some conditions pass unseen by the caller, because
+//! the call waits until its deadline or takes a lease itself: a range that has backups, a page that another client
+//! holds, and a range that moves or whose home restarts or is replaced.
 
 pub(crate) mod asking;
 mod batch;
@@ -108,8 +108,8 @@ impl Client {
         }
         let endpoint = Endpoint::open(0).map_err(|error| RemoteError::Socket { port: 0, error })?;
         let sessions = Sessions::new(identity, draws);
-        // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before is
-        // not taken for an answer to this one.
+        // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before
+        // is not taken for an answer to this one.
         let number = random_number()? >> 16;
         let source = sessions.source(options.prefix);
         let exchange = Exchange::new(endpoint, source, options.port, number, Timing::default());
@@ -128,8 +128,8 @@ impl Client {
         self.object(Wanted { epoch, ..create }).map(|(pointer, _)| pointer)
     }
 
-    /// Like [`Self::create`], for an object that is deleted with this client's session at its server: when the server has
-    /// heard nothing of it for its limit (a minute by default). Until then, an occasional [`Self::hello`] keeps it.
+    /// Like [`Self::create`], for an object that is deleted with this client's session at its server: when the server
+    /// has heard nothing of it for its limit (a minute by default). Until then, an occasional [`Self::hello`] keeps it.
     ///
     /// # Errors
     ///
@@ -241,8 +241,8 @@ impl Client {
     /// Writes at most 64 KiB atomically, in any number of datagrams: a read in one datagram returns all of the bytes or
     /// none.
     ///
-    /// If the range has backups, or some of its pages have another home, only bytes in one page are atomic: a change is a
-    /// commit there, and a commit is of one page, for backups too. A home that failed between two commits would leave
+    /// If the range has backups, or some of its pages have another home, only bytes in one page are atomic: a change is
+    /// a commit there, and a commit is of one page, for backups too. A home that failed between two commits would leave
     /// half of the change.
     ///
     /// # Errors
@@ -285,7 +285,7 @@ impl Client {
     ///
     /// No answer; the server has too many clients, or other processes use every number that was tried.
     pub fn hello(&mut self, home: Host) -> Result<Welcome, RemoteError> {
-        self.greet(home).map_err(RemoteError::from)
+        self.renew_session(home).map_err(RemoteError::from)
     }
 
     /// The server that a switch chooses for a request to any server.

@@ -1,9 +1,9 @@
 //! A client's identity, and its sessions at servers.
 //!
-//! Promises: a request that is done once is sent in a session that its server has not ended for silence, as far as can be
-//! known here. A client whose number is used by another process of its host picks another random one, a bounded number of
-//! times; all its sessions are then opened again, because they belong to the number. Must never reuse a session under
-//! another number.
+//! Promises: a request that is done once is sent in a session that its server has not ended for silence, as far as can
+//! be known here. A client whose number is used by another process of its host picks another random one, a bounded
+//! number of times; all its sessions are then opened again, because they belong to the number. Must never reuse a
+//! session under another number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// A server's answer to HELLO, which is sent even if there is a session.
-    pub(super) fn greet(&mut self, home: Host) -> Result<Welcome, Failure> {
+    pub(super) fn renew_session(&mut self, home: Host) -> Result<Welcome, Failure> {
         self.sessions.forget(home);
         self.session(home)?;
         let refused = |status| Failure::Refused { command: Command::Hello, pointer: self.host_pointer(home), status };

@@ -1,7 +1,7 @@
 //! The state of a request that has no final answer yet.
 //!
-//! Promises: a request that was sent keeps its number until a server that would have recorded it answers that nothing was
-//! done; at the deadline its result includes the last status received. Must never send anything.
+//! Promises: a request that was sent keeps its number until a server that would have recorded it answers that nothing
+//! was done; at the deadline its result includes the last status received. Must never send anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(super) struct Wait {
     pub(super) asks: u32,
     /// The session in which it is sent, if that has changed, and how often it has.
     epoch: Option<u64>,
-    pub(super) greeted: u32,
+    pub(super) sessions: u32,
     /// Datagrams without an answer.
     pub(super) sent: u32,
     /// How often the answer was BUSY.
@@ -57,7 +57,7 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn new(way: Way) -> Wait {
-        Wait { end: None, way, number: None, asks: 0, epoch: None, greeted: 0, sent: 0, busy: 0, heard: None }
+        Wait { end: None, way, number: None, asks: 0, epoch: None, sessions: 0, sent: 0, busy: 0, heard: None }
     }
 
     pub(super) fn is_plain(&self) -> bool {
@@ -72,10 +72,10 @@ impl Wait {
     }
 
     /// Records that it was not done, and is sent again in this session, unless there is none.
-    pub(super) fn greet(&mut self, epoch: u64, failure: Option<Failure>) {
+    pub(super) fn send_in_session(&mut self, epoch: u64, failure: Option<Failure>) {
         self.end = failure.map(Err);
         (self.number, self.asks, self.epoch) = (None, 0, Some(epoch));
-        self.greeted += 1;
+        self.sessions += 1;
     }
 
     /// The request, in its current session.
@@ -140,8 +140,9 @@ impl Homes {
         self.0.get(&home).and_then(|known| known.backups_until).is_some_and(|until| now < until)
     }
 
-    /// Records that a home with this incarnation has granted a lease; returns whether the range's home may have changed.
-    /// Parts of a range have homes and incarnations of their own, and incarnations that granted before are not news.
+    /// Records that a home with this incarnation has granted a lease; returns whether the range's home may have
+    /// changed. Parts of a range have homes and incarnations of their own, and incarnations that granted before are not
+    /// news.
     pub(super) fn granted(&mut self, home: Host, incarnation: u16) -> bool {
         let known = &mut self.0.entry(home).or_default().incarnations;
         let is_first = known.is_empty();

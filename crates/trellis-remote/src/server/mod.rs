@@ -1,13 +1,14 @@
 //! A memory server: one socket, one thread that answers, and the ranges it serves. These are its own range and, if a
-//! controller assigns homes, ranges of other hosts and parts of ranges. (A *part* is a subrange with a home of its own.)
+//! controller assigns homes, ranges of other hosts and parts of ranges. (A *part* is a subrange with a home of its
+//! own.)
 //!
 //! The thread takes a datagram, lets [`MemoryServer`](trellis_fabric_protocol::memory_server::MemoryServer) decide, and
 //! carries out its orders, all of them before the next datagram. Nothing here therefore needs a lock, and an atomic
 //! addition is an ordinary one. [`LeaseServer`] decides about leases of pages and about which host is home, in the same
 //! thread.
 //!
-//! Must never answer a client that it cannot identify, nor a datagram that claims to be an answer; nor obey a controller
-//! that it was not configured with.
+//! Must never answer a client that it cannot identify, nor a datagram that claims to be an answer; nor obey a
+//! controller that it was not configured with.
 
 mod context;
 mod controllers;
@@ -59,7 +60,7 @@ pub(crate) const SESSION: Deadline = Deadline {
     waits_for: "a client with a session, to say something",
     limit: Limit::Setting("ServerOptions::session_silence_max", Duration::from_secs(60)),
     then: "the session ends",
-    tested: "crates/trellis-remote/tests/remote.rs a_client_that_was_silent_greets_before_it_changes_something",
+    tested: "crates/trellis-remote/tests/remote.rs a_client_that_was_silent_says_hello_before_it_changes_something",
 };
 /// How long a client may keep a page without renewing its lease or copy.
 pub(crate) const LEASE_TERM: Deadline = Deadline {
@@ -100,8 +101,8 @@ pub struct ServerOptions {
     pub session_silence_max: Duration,
     /// The duration of a lease or a copy of a page unless it is renewed; at least a millisecond.
     pub lease_term: Duration,
-    /// The numbers of the hosts of controllers, which assign homes to ranges; the first that answers is obeyed. If empty,
-    /// this server is home of its own range as long as it runs.
+    /// The numbers of the hosts of controllers, which assign homes to ranges; the first that answers is obeyed. If
+    /// empty, this server is home of its own range as long as it runs.
     pub controllers: Vec<u16>,
     /// The memory that it provides for ranges of other hosts, in addition to its own.
     pub backup_bytes: u64,
@@ -295,8 +296,8 @@ impl Server {
         Ok(held)
     }
 
-    /// The settings of a new memory: no pointer and no session of an earlier process may be valid in it. Two boots within
-    /// 18 hours differ by their seconds, and their pointers by 16 random bits.
+    /// The settings of a new memory: no pointer and no session of an earlier process may be valid in it. Two boots
+    /// within 18 hours differ by their seconds, and their pointers by 16 random bits.
     fn settings(&self, home: Host, memory_bytes: u64) -> Result<Settings, RemoteError> {
         let slots = 1024;
         let silence_max = u64::try_from(self.options.session_silence_max.as_nanos()).unwrap_or(u64::MAX);
@@ -313,8 +314,8 @@ impl Server {
         })
     }
 
-    /// The lease state of a range of this many pages that a controller places and of which nothing is here. `home` is the
-    /// host that is assumed to be its home.
+    /// The lease state of a range of this many pages that a controller places and of which nothing is here. `home` is
+    /// the host that is assumed to be its home.
     fn lease_server(&self, range: u16, pages: u64, home: u16) -> LeaseServer {
         let (me, now) = (self.options.prefix.host.0, self.context.now());
         let controller = Party::of(self.options.controllers[0]);
@@ -354,8 +355,8 @@ impl Server {
 
     /// Handles some of the datagrams that have arrived; returns whether there were any.
     ///
-    /// With controllers, messages about homes overtake up to [`LATER_MAX`] other datagrams that arrived before them: a home
-    /// lease would expire if its renewal waited behind the pages that a backup receives.
+    /// With controllers, messages about homes overtake up to [`LATER_MAX`] other datagrams that arrived before them: a
+    /// home lease would expire if its renewal waited behind the pages that a backup receives.
     fn receive(&mut self, room: &mut [u8]) -> Result<bool, RemoteError> {
         let is_placed = !self.options.controllers.is_empty();
         let mut came = 0;
@@ -535,8 +536,8 @@ impl Server {
             _ => None,
         };
         let Some(held) = self.ranges.get_mut(&range) else { return };
-        // A host that claims to be home without having been named by a controller was either named since or is not home:
-        // the controller is asked.
+        // A host that claims to be home without having been named by a controller was either named since or is not
+        // home: the controller is asked.
         if matches!(what, What::Store { .. } | What::Leases { .. }) && !held.named.contains(&from) {
             held.leases.ask(now);
             return;

@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// No further request of a client is carried out while more than this is pending for it.
 const OUTPUT_BYTES_MAX: usize = 32 << 20;
 /// What an unauthenticated client may send.
-const STRANGER: Limits = Limits { parts_max: 10, bytes_max: 16 << 10 };
+const UNAUTHENTICATED: Limits = Limits { parts_max: 10, bytes_max: 16 << 10 };
 
 /// A socket.
 pub(super) enum Socket {
@@ -113,7 +113,7 @@ impl Connection {
 
     /// Finds the next request, or reports why there is none.
     pub(super) fn request(&mut self, limits: Limits, parts: &mut Vec<Place>) -> Found {
-        let limits = if self.session.is_known() { limits } else { STRANGER };
+        let limits = if self.session.is_known() { limits } else { UNAUTHENTICATED };
         let found = request::find(&self.input[self.from..self.to], limits, parts);
         if let Found::Incomplete(needed) = found {
             self.make_room(needed.min(limits.bytes_max + 2));

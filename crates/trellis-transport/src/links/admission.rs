@@ -1,4 +1,4 @@
-//! Admission to a cluster: the checks of a handshake card that every link makes before it asks the layer above.
+//! Admission to a cluster: the checks of a handshake description that every link makes before it asks the layer above.
 //!
 //! Promises: the sentences are true on either side, and say what to do.
 //!
@@ -7,7 +7,7 @@
 use crate::HELLO_BYTES_MAX;
 use crate::wrap::secure::{LINK_VERSION, NodeDescription, Security, security_code, security_word};
 
-/// What a card of a peer must match.
+/// What a description of a peer must match.
 pub(super) struct Rules {
     pub(super) node: usize,
     pub(super) nodes: usize,
@@ -66,7 +66,7 @@ impl Rules {
         Ok(())
     }
 
-    /// This node's card for `to`.
+    /// This node's description for `to`.
     pub(super) fn description(&self, to: usize, refused: bool, text: &[u8]) -> NodeDescription {
         NodeDescription {
             version: LINK_VERSION,
@@ -80,7 +80,7 @@ impl Rules {
     }
 }
 
-/// As much of a sentence as a card has room for, cut between characters.
+/// As much of a sentence as a description has room for, cut between characters.
 pub(super) fn shortened(sentence: &str) -> Vec<u8> {
     let mut end = sentence.len().min(HELLO_BYTES_MAX);
     while !sentence.is_char_boundary(end) {

@@ -12,17 +12,17 @@
 //! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`. The secret is mixed in before the first byte:
 //!
 //! ```text
-//! dialler  -> listener   8 B "trellis" 01 | 32 B ephemeral | card, encrypted | 16 B tag
-//! listener -> dialler                       32 B ephemeral | card, encrypted | 16 B tag
+//! dialler  -> listener   8 B "trellis" 01 | 32 B ephemeral | description, encrypted | 16 B tag
+//! listener -> dialler                       32 B ephemeral | description, encrypted | 16 B tag
 //! dialler  -> listener   16 B tag over the hash of the whole exchange: "I am here now"
 //! ```
 //!
 //! Over datagrams (`Carrier::Datagrams`) the same messages have other magics, and the second and third message also
 //! begin with one, because each datagram must identify itself.
 //!
-//! A card is the payload of a handshake message (`NodeDescription`). It always has 276 bytes. The listener answers a
-//! first message only if it authenticates and its ephemeral is new (`Remembered`). A replay that outlives this memory
-//! never becomes a connection, because it cannot produce the third message.
+//! A description is the payload of a handshake message (`NodeDescription`). It always has 276 bytes. The listener
+//! answers a first message only if it authenticates and its ephemeral is new (`Remembered`). A replay that outlives
+//! this memory never becomes a connection, because it cannot produce the third message.
 //!
 //! # Frames
 //!
@@ -32,8 +32,8 @@
 //! sealed   header | 16 B tag      | body | 16 B tag      the same, encrypted
 //! ```
 //!
-//! The cipher is AES-256-GCM (NIST SP 800-38D) if the cards of both ends say that their processors have instructions
-//! for it. It is ChaCha20-Poly1305 (RFC 8439) otherwise, and for multicasts.
+//! The cipher is AES-256-GCM (NIST SP 800-38D) if the processors of both ends have instructions for it, which each says
+//! in its description, and ChaCha20-Poly1305 (RFC 8439) otherwise and for multicasts.
 //!
 //! Datagrams are protected as a whole; each carries the number that its nonce is made of (`DatagramCipher`).
 //!
@@ -91,11 +91,11 @@ pub(crate) const LINK_VERSION: u16 = 3;
 const MAGIC_BYTES: usize = 8;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const EPHEMERAL_BYTES: usize = 32;
-const CARD_FIXED_BYTES: usize = 20;
-/// The byte of a card that says whether its sender has instructions for AES-GCM.
+const DESCRIPTION_FIXED_BYTES: usize = 20;
+/// The byte of a description that says whether its sender has instructions for AES-GCM.
 const HAS_AES: usize = 18;
-/// The length of a card on the wire in bytes, which is constant.
-pub(crate) const DESCRIPTION_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
+/// Bytes of a description on the wire; always the same.
+pub(crate) const DESCRIPTION_BYTES: usize = DESCRIPTION_FIXED_BYTES + HELLO_BYTES_MAX;
 const _: () = assert!(DESCRIPTION_BYTES == 276, "the module text says so");
 pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC_BYTES + EPHEMERAL_BYTES + DESCRIPTION_BYTES + TAG_BYTES;
 pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + DESCRIPTION_BYTES + TAG_BYTES;
@@ -149,7 +149,7 @@ impl NodeDescription {
         bytes[12..16].copy_from_slice(&self.nodes.to_le_bytes());
         bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
         bytes[HAS_AES] = u8::from(has_aes);
-        bytes[CARD_FIXED_BYTES..CARD_FIXED_BYTES + length].copy_from_slice(&self.text[..length]);
+        bytes[DESCRIPTION_FIXED_BYTES..DESCRIPTION_FIXED_BYTES + length].copy_from_slice(&self.text[..length]);
         bytes
     }
 
@@ -157,7 +157,7 @@ impl NodeDescription {
     fn decode(bytes: &[u8; DESCRIPTION_BYTES]) -> Result<NodeDescription, NotAuthentic> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let length = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
-        let text = bytes[CARD_FIXED_BYTES..].get(..length).ok_or(NotAuthentic)?;
+        let text = bytes[DESCRIPTION_FIXED_BYTES..].get(..length).ok_or(NotAuthentic)?;
         Ok(NodeDescription {
             version: u16::from_le_bytes([bytes[0], bytes[1]]),
             refused: bytes[2] != 0,
@@ -227,8 +227,8 @@ impl Dialling {
         Ok((Dialling { state, has_aes }, message))
     }
 
-    /// Reads the answer; returns the listener's card, the keys and the confirmation to send. After an error the true
-    /// answer may still come.
+    /// Reads the answer; returns the listener's description, the keys and the confirmation to send. After an error the
+    /// true answer may still come.
     pub(crate) fn finish(
         &mut self,
         message: &[u8; SECOND_MESSAGE_BYTES],

@@ -25,7 +25,7 @@ use trellis::record::Record;
 use trellis_base::{Deadline, Limit};
 
 use super::dialogue::{
-    self, Assignment, BODY_BYTES_MAX, Frames, GREETING, Greeting, ON_THEIR_WAY_BYTES_MAX, Order, Outgoing, Preparation,
+    self, Assignment, BODY_BYTES_MAX, Frames, HELLO, Hello, ON_THEIR_WAY_BYTES_MAX, Order, Outgoing, Preparation,
     Report,
 };
 use super::{network, survey};
@@ -65,7 +65,7 @@ pub fn agent(_: &AgentArguments) -> Ending {
         set_non_blocking(descriptor);
     }
     let mut agent = Agent::new(&signals, &guard);
-    agent.greet();
+    agent.say_hello();
     agent.serve()?;
     Ok(exit::FINE)
 }
@@ -152,17 +152,17 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn greet(&mut self) {
+    fn say_hello(&mut self) {
         let (own_address, launcher_address) = addresses();
-        let greeting = Greeting {
+        let hello = Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             architecture: std::env::consts::ARCH.to_owned(),
             own_address,
             launcher_address,
         };
-        let text = serde_json::to_string(&greeting).expect("plain data");
+        let text = serde_json::to_string(&hello).expect("plain data");
         // The last line that the login printed may be unfinished.
-        self.outgoing.say_line(&format!("\n{GREETING}{text}\n"));
+        self.outgoing.say_line(&format!("\n{HELLO}{text}\n"));
     }
 
     fn say(&mut self, report: &Report, body: &[u8]) {

@@ -14,14 +14,14 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::dialogue::{BODY_BYTES_MAX, Facts, Frames, GREETING, Greeting, Order, Outgoing, Pair, Report};
+use super::dialogue::{BODY_BYTES_MAX, Facts, Frames, HELLO, Hello, Order, Outgoing, Pair, Report};
 use super::list::Host;
 use crate::exit::{self, Failure};
 use crate::run::cause::Ended;
 use crate::run::child::{self, Running};
 use crate::run::output::set_non_blocking;
 
-/// The most bytes that a login may print before the greeting of the agent.
+/// The most bytes that a login may print before the hello of the agent.
 const PREAMBLE_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that are kept of what `ssh` and the agent write to standard error.
 const COMPLAINTS_BYTES_MAX: usize = 4 << 10;
@@ -52,9 +52,9 @@ pub(crate) struct Connection {
     /// When the launcher was continued last.
     pub(super) resumed: Instant,
     frames: Frames,
-    /// The bytes that came before the greeting.
+    /// The bytes that came before the hello.
     preamble: Vec<u8>,
-    pub(super) greeting: Option<Greeting>,
+    pub(super) hello: Option<Hello>,
     complaints: Vec<u8>,
     /// When the agent was heard last.
     pub(super) heard: Instant,
@@ -208,7 +208,7 @@ impl Connection {
             resumed: Instant::now(),
             frames: Frames::default(),
             preamble: Vec::new(),
-            greeting: None,
+            hello: None,
             complaints: Vec::new(),
             heard: Instant::now(),
             ended: None,
@@ -346,19 +346,19 @@ impl Connection {
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        if self.greeting.is_some() {
+        if self.hello.is_some() {
             return self.frames.feed(bytes);
         }
         self.preamble.extend_from_slice(bytes);
-        let starts = |line: &[u8]| line.starts_with(GREETING.as_bytes());
+        let starts = |line: &[u8]| line.starts_with(HELLO.as_bytes());
         let mut from = 0;
         while let Some(length) = self.preamble[from..].iter().position(|byte| *byte == b'\n') {
             let line = &self.preamble[from..from + length];
             if starts(line) {
-                let text = String::from_utf8_lossy(&line[GREETING.len()..]).into_owned();
+                let text = String::from_utf8_lossy(&line[HELLO.len()..]).into_owned();
                 let rest = self.preamble.split_off(from + length + 1);
                 self.frames.feed(&rest);
-                return self.greeted(&text);
+                return self.said_hello(&text);
             }
             from += length + 1;
         }
@@ -371,24 +371,24 @@ impl Connection {
         }
     }
 
-    fn greeted(&mut self, text: &str) {
+    fn said_hello(&mut self, text: &str) {
         let (own, here) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
-        match serde_json::from_str::<Greeting>(text) {
-            Ok(greeting) if greeting.version != own => {
+        match serde_json::from_str::<Hello>(text) {
+            Ok(hello) if hello.version != own => {
                 let sentence = format!(
                     "it has version {} of trellis, and this is {own}; install the same version on both",
-                    greeting.version
+                    hello.version
                 );
                 self.fail(exit::SYSTEM, &sentence);
             }
-            Ok(greeting) if greeting.architecture != here => {
+            Ok(hello) if hello.architecture != here => {
                 let sentence = format!(
                     "it is of architecture {}, and this machine is of {here}; the nodes of a cluster share one",
-                    greeting.architecture
+                    hello.architecture
                 );
                 self.fail(exit::SYSTEM, &sentence);
             }
-            Ok(greeting) => self.greeting = Some(greeting),
+            Ok(hello) => self.hello = Some(hello),
             Err(_) => self.fail(exit::SYSTEM, "it has another version of trellis; install the same one"),
         }
     }
@@ -408,18 +408,18 @@ impl Connection {
         let login = format!("`{}` must succeed without a question", self.login().unwrap_or_default());
         let own = || std::env::current_exe().unwrap_or_default();
         match self.ended {
-            Some(Ended::Exited(127)) if self.greeting.is_none() => or(format!(
+            Some(Ended::Exited(127)) if self.hello.is_none() => or(format!(
                 "no trellis can be run there, neither at {} nor from PATH; install the same version",
                 own().display()
             )),
-            Some(Ended::Exited(126)) if self.greeting.is_none() => {
+            Some(Ended::Exited(126)) if self.hello.is_none() => {
                 or("its trellis cannot be run; it may be of another architecture".to_owned())
             }
             Some(Ended::Exited(2)) if complaints.contains("unrecognized subcommand") => {
                 "it has an older version of trellis; install the same one".to_owned()
             }
-            Some(Ended::Exited(255)) if self.greeting.is_none() && last.is_empty() => login,
-            Some(Ended::Exited(255)) if self.greeting.is_none() => format!("{last}; {login}"),
+            Some(Ended::Exited(255)) if self.hello.is_none() && last.is_empty() => login,
+            Some(Ended::Exited(255)) if self.hello.is_none() => format!("{last}; {login}"),
             Some(Ended::Exited(status)) if status != 255 => or(format!("its agent ended with status {status}")),
             _ => or("its connection ended".to_owned()),
         }

@@ -23,7 +23,7 @@ use crate::run::cause::Ended;
 use crate::run::preload::Preload;
 
 /// The agent's first line begins with this.
-pub(super) const GREETING: &str = "trellis-agent ";
+pub(super) const HELLO: &str = "trellis-agent ";
 /// The longest message: the arguments and the environment of a program are in one (execve(2) limits them to a quarter
 /// of the stack, which is 2 MiB by default; JSON writes a byte with up to four characters).
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
@@ -34,7 +34,7 @@ pub(crate) const ON_THEIR_WAY_BYTES_MAX: usize = 256 << 10;
 
 /// The agent's first line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Greeting {
+pub(super) struct Hello {
     /// The version of its command.
     pub(super) version: String,
     /// The architecture for which it was built.

@@ -90,8 +90,8 @@ pub(super) struct PlacingArguments {
     /// How many nodes each host takes; with --rendezvous, how many are started here
     #[arg(long, value_name = "N", help_heading = "Hosts")]
     nodes_per_host: Option<usize>,
-    /// Send the program, and libraries of ours that it needs, to each host, where it is removed after the run; it starts in
-    /// the directory of a login unless --chdir names one
+    /// Send the program, and libraries of ours that it needs, to each host, where it is removed after the run; it
+    /// starts in the directory of a login unless --chdir names one
     #[arg(long, help_heading = "Hosts")]
     copy: bool,
 }
@@ -123,8 +123,8 @@ impl Hosts {
 }
 
 impl HostsArguments {
-    /// The hosts of a run: those that are named, else those of the allocation in which this process runs, unless that is
-    /// this machine alone. With them comes the number of nodes, if that is known.
+    /// The hosts of a run: those that are named, else those of the allocation in which this process runs, unless that
+    /// is this machine alone. With them comes the number of nodes, if that is known.
     pub(super) fn read(
         self,
         nodes: Option<usize>,
@@ -260,7 +260,7 @@ impl Fleet {
 
     fn connect_all(&mut self, hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<(), Failure> {
         self.open(&hosts.placed, &hosts.carrier, guard)?;
-        self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some())?;
+        self.until(signals, START.time(), "say hello", |connection| connection.hello.is_some())?;
         self.prepare(hosts, common, signals)?;
         if common.has_datagrams {
             return Ok(());
@@ -316,14 +316,14 @@ impl Fleet {
 
     /// The address of each host, as the others see it.
     fn addresses_of_hosts(&self, has_network: bool) -> Result<Vec<IpAddr>, Failure> {
-        let greetings = || self.connections.iter().filter_map(|connection| connection.greeting.as_ref());
+        let hellos = || self.connections.iter().filter_map(|connection| connection.hello.as_ref());
         let elsewhere = self.connections.iter().filter(|connection| !connection.is_here);
         // This machine, as the first other host sees it.
-        let mut seen = elsewhere.filter_map(|connection| connection.greeting.as_ref());
-        let here = seen.find_map(|greeting| greeting.launcher_address).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let mut seen = elsewhere.filter_map(|connection| connection.hello.as_ref());
+        let here = seen.find_map(|hello| hello.launcher_address).unwrap_or(Ipv4Addr::LOCALHOST.into());
         let mut addresses = Vec::new();
-        for (connection, greeting) in self.connections.iter().zip(greetings()) {
-            let there = greeting.own_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        for (connection, hello) in self.connections.iter().zip(hellos()) {
+            let there = hello.own_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
             addresses.push(if connection.is_here { here } else { there });
         }
         let local = addresses.iter().position(IpAddr::is_loopback);
@@ -515,8 +515,8 @@ impl Fleet {
         self.beats_at
     }
 
-    /// The places of agents that are lost, each with the reason: their connection is over, or they were silent for long.
-    /// `is_ending` is whether they were told to end their nodes.
+    /// The places of agents that are lost, each with the reason: their connection is over, or they were silent for
+    /// long. `is_ending` is whether they were told to end their nodes.
     pub(super) fn lost(&mut self, now: Instant, is_ending: bool) -> Vec<(usize, String)> {
         let mut lost = Vec::new();
         for (place, connection) in self.connections.iter_mut().enumerate() {
@@ -646,10 +646,10 @@ mod tests {
             fleet.connections.push(Connection::open(host, 0..1, &Carrier::Ssh(Some(ssh))).expect("it starts"));
         }
         let limit = Duration::from_millis(300);
-        let late = fleet.until(&signals, limit, "greet", |connection| connection.greeting.is_some());
+        let late = fleet.until(&signals, limit, "say hello", |connection| connection.hello.is_some());
         let sentence = late.expect_err("nobody answers").sentence;
-        let expected = "host silent: its agent did not greet within 300ms; see what `sh -c \"sleep 600\" silent true` does; \
-                        host talking: it has another version of trellis; install the same one";
+        let expected = "host silent: its agent did not say hello within 300ms; see what `sh -c \"sleep 600\" silent true` \
+                        does; host talking: it has another version of trellis; install the same one";
         assert_eq!(sentence, expected);
         fleet.connections.iter_mut().for_each(Connection::drop_it);
     }

@@ -90,8 +90,8 @@ impl Fleet {
         };
         let mut failures = Vec::new();
         self.open(&hosts.placed, &hosts.carrier, guard)?;
-        let greeted = self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some());
-        self.leave_out(greeted, &mut failures)?;
+        let arrived = self.until(signals, START.time(), "say hello", |connection| connection.hello.is_some());
+        self.leave_out(arrived, &mut failures)?;
         let prepared = self.prepare(hosts, &common, signals);
         self.leave_out(prepared, &mut failures)?;
         self.order_all(&Order::Survey);

@@ -263,7 +263,7 @@ fn a_place_must_mean_something() {
 }
 
 #[test]
-fn strangers_and_answers_get_no_byte() {
+fn unknown_senders_and_answers_get_no_byte() {
     let request = request(Command::Inquire, Operation::Plain);
     let payload = payload_of(&request, &Checksums);
     let (from, to) = (request.source.encode(), request.destination.encode());

@@ -45,14 +45,14 @@ impl Link {
     }
 
     /// Checks that the table exists and is accessible; creates it in an emulator.
-    pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
         let read = self.try_read(one_row(vec![0]), Filter::CellsPerRowLimitFilter(1)).await;
         let missing = matches!(&read, Err(Failure::Answered(Code::NotFound, _)));
         let result = match read {
             Err(_) if missing && self.table.service.is_emulator => self.table.make().await,
             read => read.map(drop),
         };
-        result.map_err(|failure| self.table.site.unchanged("greeting it", failure))
+        result.map_err(|failure| self.table.site.unchanged("the first call", failure))
     }
 
     /// Reads rows; rows that do not exist are left out.

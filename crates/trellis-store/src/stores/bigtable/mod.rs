@@ -1,9 +1,9 @@
 //! The store `bigtable`: rows of one table of Google Bigtable.
 //!
-//! Promises what a row of Bigtable can promise. All control keys of a region lie in one row, so that a guard, an entry of
-//! a log and a lock change together ([`control`]). Every other key has a row of its own ([`pages`]). A change of some
-//! bytes of a page is sent as those bytes, without reading: each changed byte has a cell of its own beside the cell of
-//! the whole value ([`cells`]), so that concurrent writers of neighbouring bytes never lose a change.
+//! Promises what a row of Bigtable can promise. All control keys of a region lie in one row, so that a guard, an entry
+//! of a log and a lock change together ([`control`]). Every other key has a row of its own ([`pages`]). A change of
+//! some bytes of a page is sent as those bytes, without reading: each changed byte has a cell of its own beside the
+//! cell of the whole value ([`cells`]), so that concurrent writers of neighbouring bytes never lose a change.
 //!
 //! A change that depends on what was read is conditional on the row's *mark*, which every change replaces. It therefore
 //! takes effect once, even if its answer is lost. A change that depends on nothing is sent once; if its answer is lost
@@ -52,7 +52,7 @@ pub struct Bigtable {
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let table = Arc::new(Table::find(url, rest)?);
     let lanes = Lanes::new(Arc::clone(&table), deadline);
-    lanes.call(async |link: &mut Link| link.greet().await)?;
+    lanes.call(async |link: &mut Link| link.probe().await)?;
     Ok(Arc::new(Bigtable { table, lanes }))
 }
 

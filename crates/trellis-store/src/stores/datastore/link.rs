@@ -1,7 +1,7 @@
 //! A connection to Datastore.
 //!
-//! Promises: every requested entity is read, over however many answers the service distributes them, and reads outside a
-//! transaction are repeated until their time is over.
+//! Promises: every requested entity is read, over however many answers the service distributes them, and reads outside
+//! a transaction are repeated until their time is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,9 +52,9 @@ impl Link {
     }
 
     /// Checks that the service is there and accessible.
-    pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
         let read = self.try_read(&[vec![0]], Within::Alone).await;
-        read.map(drop).map_err(|failure| self.place.site.unchanged("greeting it", failure))
+        read.map(drop).map_err(|failure| self.place.site.unchanged("the first call", failure))
     }
 
     /// Reads; also returns the transaction, if there is one.

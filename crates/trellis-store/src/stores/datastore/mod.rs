@@ -1,10 +1,10 @@
 //! The store `datastore`: entities of one kind in Google Datastore (Firestore in Datastore mode).
 //!
 //! Promises that a call is one transaction. It takes one round trip to begin and read, and one to commit; a call that
-//! only reads, or that changes something unconditionally, takes one in all. Datastore cannot tell whether a commit whose
-//! answer was lost was done. Every entity therefore has the *marks* of the changes that wrote it last, and the result of
-//! such a commit is read from them ([`transaction`]). If they do not show it, because no entity existed before or many
-//! other changes followed, the error is [`StoreError::OutcomeUnknown`].
+//! only reads, or that changes something unconditionally, takes one in all. Datastore cannot tell whether a commit
+//! whose answer was lost was done. Every entity therefore has the *marks* of the changes that wrote it last, and the
+//! result of such a commit is read from them ([`transaction`]). If they do not show it, because no entity existed
+//! before or many other changes followed, the error is [`StoreError::OutcomeUnknown`].
 
 mod link;
 mod place;
@@ -48,7 +48,7 @@ pub struct Datastore {
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let place = Arc::new(Place::find(url, rest)?);
     let lanes = Lanes::new(Arc::clone(&place), deadline);
-    lanes.call(async |link: &mut Link| link.greet().await)?;
+    lanes.call(async |link: &mut Link| link.probe().await)?;
     Ok(Arc::new(Datastore { place, lanes }))
 }
 

@@ -43,17 +43,17 @@ impl Link {
             }
         }
         let failure = last.unwrap_or(Failure::NotSent("no member is named".to_owned()));
-        Err(address.site.unchanged("greeting it", failure))
+        Err(address.site.unchanged("the first call", failure))
     }
 
     /// Checks that a member is reachable and accepts the credentials; asks every member once.
-    pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
         let mut left = self.address.members();
         loop {
             let options = GetOptions::new().with_prefix().with_keys_only().with_limit(1);
             match self.send(Txn::new().and_then([TxnOp::get(PREFIX, Some(options))])).await {
                 Ok(_) => return Ok(()),
-                Err(failure) if left <= 1 => return Err(self.address.site.unchanged("greeting it", failure)),
+                Err(failure) if left <= 1 => return Err(self.address.site.unchanged("the first call", failure)),
                 Err(_) => left -= 1,
             }
         }

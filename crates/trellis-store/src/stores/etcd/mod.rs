@@ -1,10 +1,10 @@
 //! The store `etcd`: values and logs as keys of an etcd cluster, below `trellis/`.
 //!
-//! Promises: a call is done completely in one transaction of etcd, or not at all. A call takes one round trip to read and
-//! one to write; a call that only reads, or that changes something unconditionally, takes one in all. A change whose
-//! answer was lost is never done twice: every transaction also updates the *receipt* of its connection ([`receipt`]), on
-//! the condition that the receipt is as the transaction before left it. The result of a lost transaction can thus be
-//! read, and one that is still under way can be invalidated. Waiting uses a watch of etcd.
+//! Promises: a call is done completely in one transaction of etcd, or not at all. A call takes one round trip to read
+//! and one to write; a call that only reads, or that changes something unconditionally, takes one in all. A change
+//! whose answer was lost is never done twice: every transaction also updates the *receipt* of its connection
+//! ([`receipt`]), on the condition that the receipt is as the transaction before left it. The result of a lost
+//! transaction can thus be read, and one that is still under way can be invalidated. Waiting uses a watch of etcd.
 //!
 //! Must never touch a key outside `trellis/`.
 
@@ -56,7 +56,7 @@ pub struct Etcd {
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let address = Arc::new(Address::parse(url, rest)?);
     let lanes = Lanes::new(Arc::clone(&address), deadline);
-    lanes.call(async |link: &mut Link| link.greet().await)?;
+    lanes.call(async |link: &mut Link| link.probe().await)?;
     Ok(Arc::new(Etcd { address, lanes }))
 }
 

@@ -118,7 +118,7 @@ impl Lane {
                 Ok(_) => return Ok(()),
                 Err(Failure::ForNow(line)) if timeout.again_after(redis, &line) => {}
                 Err(Failure::ForNow(line)) => return Err(not_in_time(redis, &line)),
-                Err(Failure::Connection(error)) => return Err(failed(redis, "the first greeting", &error)),
+                Err(Failure::Connection(error)) => return Err(failed(redis, "the first hello", &error)),
                 Err(Failure::Final(error)) => return Err(error),
             }
         }
@@ -400,7 +400,11 @@ pub(super) fn say_hello(redis: &Redis, connection: &mut Connection) -> Result<He
             Vec::new()
         }
         Reply::Error(line) => return Err(refusal(redis, line)),
-        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "its greeting is not the Redis protocol").into()),
+        _ => {
+            return Err(
+                io::Error::new(io::ErrorKind::InvalidData, "its answer to HELLO is not in the Redis protocol").into()
+            );
+        }
     };
     let fact = |name: &str| {
         let mut pairs = facts.chunks_exact(2);

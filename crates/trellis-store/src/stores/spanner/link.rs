@@ -1,7 +1,7 @@
 //! A connection to Spanner, with a session of its own.
 //!
-//! Promises that a session that no longer exists in the service is replaced, and that reads are repeated until their time
-//! is over.
+//! Promises that a session that no longer exists in the service is replaced, and that reads are repeated until their
+//! time is over.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Link {
     }
 
     /// Checks that the table exists and is accessible; creates it in an emulator.
-    pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
         let wanted = Wanted { places: vec![vec![0]], ..Wanted::default() };
         let mut read = self.try_read(&wanted, &Within::Alone).await;
         if matches!(&read, Err(Failure::Answered(Code::NotFound, _))) && self.database.service.is_emulator {
@@ -80,7 +80,7 @@ impl Link {
                 Err(failure) => Err(failure),
             };
         }
-        read.map(drop).map_err(|failure| self.database.site.unchanged("greeting it", failure))
+        read.map(drop).map_err(|failure| self.database.site.unchanged("the first call", failure))
     }
 
     async fn session(&mut self) -> Result<String, Failure> {

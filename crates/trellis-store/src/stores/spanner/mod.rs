@@ -1,9 +1,9 @@
 //! The store `spanner`: rows of one table of Google Spanner, `Trellis (Place, Bytes)`.
 //!
-//! Promises that a call is one transaction. A call begins its transaction and reads what it needs in one round trip, and
-//! commits in the next; a call that only reads takes one. Transactions are optimistic: reads hold no locks, and a commit
-//! is refused if something that was read has changed; the call then begins again. A commit whose answer was lost is sent
-//! again, and Spanner does not do it twice.
+//! Promises that a call is one transaction. A call begins its transaction and reads what it needs in one round trip,
+//! and commits in the next; a call that only reads takes one. Transactions are optimistic: reads hold no locks, and a
+//! commit is refused if something that was read has changed; the call then begins again. A commit whose answer was lost
+//! is sent again, and Spanner does not do it twice.
 
 mod database;
 mod link;
@@ -46,7 +46,7 @@ pub struct Spanner {
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let database = Arc::new(Database::find(url, rest)?);
     let lanes = Lanes::new(Arc::clone(&database), deadline);
-    lanes.call(async |link: &mut Link| link.greet().await)?;
+    lanes.call(async |link: &mut Link| link.probe().await)?;
     Ok(Arc::new(Spanner { database, lanes }))
 }
 

@@ -4,8 +4,8 @@
 //! Promises: a thread reads; for each connection, it sends hello, asks for the switch's features, and lets its
 //! [`Listener`] send everything. A second thread passes packets to the listener in the order in which they arrived: a
 //! switch drops packets for the controller if earlier ones are not read at once. A switch that is silent for 15 s is
-//! disconnected, and the next connection is waited for. A caller that asks waits until the answer, a deadline, or the end
-//! of the connection. Must never wait for an answer in its own threads, nor while a lock of its listener is held.
+//! disconnected, and the next connection is waited for. A caller that asks waits until the answer, a deadline, or the
+//! end of the connection. Must never wait for an answer in its own threads, nor while a lock of its listener is held.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -454,7 +454,7 @@ impl Reading {
     /// One connection from hello to its end; not an error if the alarm rang.
     fn talk(&self, stream: Stream) -> Result<(), String> {
         let mut incoming = Incoming { stream, bytes: Vec::new(), read: 0, heard: Instant::now() };
-        let Some(features) = self.greet(&mut incoming)? else { return Ok(()) };
+        let Some(features) = self.say_hello(&mut incoming)? else { return Ok(()) };
         let writer = incoming.stream.try_clone().map_err(|error| error.to_string())?;
         let mut writer = Some(writer);
         self.listener.up(&mut || *locked(&self.line.0.writer) = writer.take(), &features)?;
@@ -506,7 +506,7 @@ impl Reading {
     }
 
     /// Exchanges hello and features; `None` if the alarm rang.
-    fn greet(&self, incoming: &mut Incoming) -> Result<Option<Features>, String> {
+    fn say_hello(&self, incoming: &mut Incoming) -> Result<Option<Features>, String> {
         let hello = Body::Hello { version: codec::VERSION, versions: Some(1 << codec::VERSION) };
         for (number, body) in [hello, Body::FeaturesRequest].into_iter().enumerate() {
             let bytes = Message { number: number as u32, body }.encode().map_err(|error| error.to_string())?;

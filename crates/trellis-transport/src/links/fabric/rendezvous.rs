@@ -8,8 +8,8 @@
 use super::device::{ADDRESS_BYTES_MAX, Target};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
-/// The maximum length of a [`Hello`].
-pub(super) const GREETING_BYTES_MAX: usize = ADDRESS_BYTES_MAX + 256;
+/// The longest [`Hello`].
+pub(super) const FABRIC_HELLO_BYTES_MAX: usize = ADDRESS_BYTES_MAX + 256;
 
 /// One message; a body may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) enum Said {
     Shared(Target),
 }
 
-const GREETING: u8 = 1;
+const HELLO: u8 = 1;
 const WAKE_UP: u8 = 2;
 const SEEN: u8 = 3;
 const DETOUR: u8 = 4;
@@ -51,7 +51,7 @@ const SHARED: u8 = 7;
 impl Said {
     pub(super) fn write(self) -> [u8; HEADER_BYTES] {
         let (kind, first, second, third) = match self {
-            Said::Hello(bytes) => (GREETING, bytes as u64, 0, 0),
+            Said::Hello(bytes) => (HELLO, bytes as u64, 0, 0),
             Said::WakeUp => (WAKE_UP, 0, 0, 0),
             Said::Seen { packets, delivered } => (SEEN, packets, delivered, 0),
             Said::Detour { sequence, bytes } => (DETOUR, bytes as u64, sequence, 0),
@@ -71,7 +71,7 @@ impl Said {
         let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let bytes = |most: usize| usize::try_from(number(8)).ok().filter(|&bytes| bytes <= most);
         Some(match header[0] {
-            GREETING => Said::Hello(bytes(GREETING_BYTES_MAX)?),
+            HELLO => Said::Hello(bytes(FABRIC_HELLO_BYTES_MAX)?),
             WAKE_UP => Said::WakeUp,
             SEEN => Said::Seen { packets: number(8), delivered: number(16) },
             DETOUR => Said::Detour { sequence: number(16), bytes: bytes(BODY_BYTES_MAX)? },
@@ -104,7 +104,7 @@ impl Hello {
         bytes.push(u8::try_from(self.provider.len()).unwrap_or(u8::MAX));
         bytes.extend_from_slice(&self.provider.as_bytes()[..self.provider.len().min(usize::from(u8::MAX))]);
         bytes.extend_from_slice(&self.address);
-        bytes.truncate(GREETING_BYTES_MAX);
+        bytes.truncate(FABRIC_HELLO_BYTES_MAX);
         bytes
     }
 
@@ -141,12 +141,12 @@ mod tests {
             assert_eq!(Said::read(&said.write()), Some(said));
         }
         assert_eq!(Said::read(&Said::DetourBody(BODY_BYTES_MAX + 1).write()), None);
-        assert_eq!(Said::read(&Said::Hello(GREETING_BYTES_MAX + 1).write()), None);
+        assert_eq!(Said::read(&Said::Hello(FABRIC_HELLO_BYTES_MAX + 1).write()), None);
         assert_eq!(Said::read(&[0; HEADER_BYTES]), None);
     }
 
     #[test]
-    fn a_greeting_is_read_back_and_a_cut_one_is_refused() {
+    fn a_hello_is_read_back_and_a_cut_one_is_refused() {
         let hello =
             Hello { cookie: 1 << 60, window: 16, provider: "tcp;ofi_rxm".to_owned(), address: vec![2, 0, 9, 9] };
         let bytes = hello.write();

@@ -16,9 +16,9 @@
 //! # How a pair decides
 //!
 //! The node with the lower number sends over the new connection the host on which it runs, and a name and a token for
-//! this one peer (its *card*). The other node, if it runs on the same host, creates the memory, connects to the name,
-//! and hands over memory, wake-up descriptor and shared memory with the token (its *offer*). The first node maps what
-//! it got and hands over its own. Then the second sends the decision over the connection (its *verdict*), with the
+//! this one peer (its *invitation*). The other node, if it runs on the same host, creates the memory, connects to the
+//! name, and hands over memory, wake-up descriptor and shared memory with the token (its *offer*). The first node maps
+//! what it got and hands over its own. Then the second sends the decision over the connection (its *verdict*), with the
 //! reason if it is tcp. Each of these messages is the first that its sender sends to that peer, and frames wait until
 //! then. So no frame has to be ordered against one that took another path.
 //!
@@ -36,7 +36,7 @@
 //!
 //! # Modules
 //!
-//! `pairs` (which pairs are served, woken and lost), `negotiation` (cards, offers, verdicts), `channel` (what two
+//! `pairs` (which pairs are served, woken and lost), `negotiation` (invitations, offers, verdicts), `channel` (what two
 //! nodes share), `ring` (one direction), `sending` and `receiving` (the two halves), `memory` and `sockets` (system
 //! calls).
 

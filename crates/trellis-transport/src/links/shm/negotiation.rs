@@ -5,8 +5,8 @@
 //!
 //! It must never wait (each step is taken in a poll), or handle frames of the layer above.
 //!
-//! Cards and verdicts are frames of the connection: a header that begins with [`MARK`], the kind, and the length of
-//! the body. They are the first frame that each end gets from the other, so they need not differ from the frames of
+//! Invitations and verdicts are frames of the connection: a header that begins with [`MARK`], the kind, and the length
+//! of the body. They are the first frame that each end gets from the other, so they need not differ from the frames of
 //! the layer above.
 
 use std::io;
@@ -110,13 +110,13 @@ fn own_header(kind: u8, bytes: usize) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// The kind of a card or a verdict, and the length of its body.
+/// The kind of an invitation or a verdict, and the length of its body.
 fn read_own_header(header: &[u8; HEADER_BYTES]) -> Option<(u8, usize)> {
     let bytes = usize::from(u16::from_le_bytes([header[10], header[11]]));
     (header[..8] == MARK && bytes <= INLINE_BODY_BYTES_MAX).then_some((header[8], bytes))
 }
 
-/// Wraps the sink: takes cards and verdicts, and passes on the frames for the layer above.
+/// Wraps the sink: takes invitations and verdicts, and passes on the frames for the layer above.
 pub(super) struct Through<'a> {
     pub(super) link: &'a Shm,
     pub(super) sink: &'a mut dyn Sink,
@@ -191,7 +191,7 @@ impl Shm {
         };
         match invitation() {
             Ok(invitation) => self.send_own(peer, INVITATION, &invitation),
-            // A text of any other length is the reason why there is no card.
+            // Any other length is the reason why there is no invitation.
             Err(why) => {
                 let mut why = shortened(&why);
                 if why.len() == INVITATION_BYTES {
@@ -202,7 +202,7 @@ impl Shm {
         }
     }
 
-    /// Handles the card of a peer with a lower number: offers it memory, if it runs on this host.
+    /// Handles the invitation of a peer with a lower number: offers it memory, if it runs on this host.
     fn offer(&self, peer: usize, invitation: &[u8]) -> Result<(), String> {
         let Ok(invitation) = <&[u8; INVITATION_BYTES]>::try_from(invitation) else {
             return Err(String::from_utf8_lossy(invitation).into_owned());

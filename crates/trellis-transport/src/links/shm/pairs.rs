@@ -50,11 +50,11 @@ pub(super) struct Pair {
     pub(super) token: Mutex<Option<Token>>,
     /// Whether the connection is or was up.
     met: AtomicBool,
-    /// Whether the peer's card arrived.
+    /// The peer's invitation arrived.
     invited: AtomicBool,
     /// The counters of the rings.
     traffic: Traffic,
-    /// The counters of cards and verdicts, which the connection counts as frames.
+    /// Invitations and verdicts, which the connection counts as frames.
     pub(super) own: Traffic,
 }
 
@@ -91,7 +91,7 @@ impl Pair {
         self.is_in(OVER_TCP)
     }
 
-    /// Whether this peer's card is expected; true once.
+    /// Whether this peer's invitation is expected; true once.
     pub(super) fn takes_invitation(&self) -> bool {
         !self.invited.swap(true, Ordering::AcqRel)
     }

@@ -194,7 +194,7 @@ impl Acceptor {
             .min_by_key(|(_, handshake)| handshake.deadline)
             .map(|(index, _)| index);
         if let Some(index) = oldest {
-            self.over(index, Failure::Stranger);
+            self.over(index, Failure::Unauthenticated);
         }
     }
 
@@ -236,7 +236,7 @@ impl Acceptor {
                 self.peers.install(peer, handshake.socket, *keys);
             }
             Progress::Over(failure) => {
-                if let (Some(peer), Failure::Stranger) = (dialled, &failure) {
+                if let (Some(peer), Failure::Unauthenticated) = (dialled, &failure) {
                     // The process that answers at that address does not know the secret.
                     self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
                     self.peers.roster.set_trouble(peer, Some(self.no_answer_sentence(peer)));
@@ -268,7 +268,7 @@ impl Acceptor {
         // A first message that was meant for another node, or that was received before, is a recording: no answer, as
         // for any unauthenticated peer.
         if description.to as usize != self.peers.roster.node || !self.remembered.is_new(answering.ephemeral()) {
-            self.over(index, Failure::Stranger);
+            self.over(index, Failure::Unauthenticated);
             return;
         }
         let known = !self.peers.roster.is_absent(peer);
@@ -298,7 +298,7 @@ impl Acceptor {
     fn answer_question(&mut self, index: usize, answering: &mut Answering, description: &NodeDescription) {
         let meant_for_this = description.to as usize == self.peers.roster.node;
         if !meant_for_this && description.to != OUTSIDER || !self.remembered.is_new(answering.ephemeral()) {
-            return self.over(index, Failure::Stranger);
+            return self.over(index, Failure::Unauthenticated);
         }
         let answered = if description.version == LINK_VERSION {
             (self.questions)(meant_for_this, &description.text)
@@ -344,7 +344,7 @@ impl Acceptor {
     /// Ends a handshake that failed.
     fn over(&mut self, index: usize, failure: Failure) {
         let handshake = self.handshakes.swap_remove(index);
-        if matches!(failure, Failure::Stranger) {
+        if matches!(failure, Failure::Unauthenticated) {
             self.peers.roster.unauthenticated.fetch_add(1, Ordering::Relaxed);
         }
         let Some(peer) = handshake.dialled_peer() else { return };
@@ -358,7 +358,7 @@ impl Acceptor {
                 self.peers.roster.set_trouble(peer, Some(self.no_answer_sentence(peer)));
                 self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
             }
-            Failure::Stranger | Failure::Left => self.dial_again(peer, DIAL_AGAIN_SLOW_MS),
+            Failure::Unauthenticated | Failure::Left => self.dial_again(peer, DIAL_AGAIN_SLOW_MS),
         }
     }
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_beyond_the_places_push_out_the_one_that_waits_longest() {
+    fn unauthenticated_peers_beyond_the_places_push_out_the_one_that_waits_longest() {
         let mut address = None;
         let mut acceptor = acceptor(&mut address);
         let mut crowd = Vec::new();
@@ -455,10 +455,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_hung_up_on_when_its_time_is_over() {
+    fn an_unauthenticated_peer_is_hung_up_on_in_the_end() {
         let mut address = None;
         let mut acceptor = acceptor(&mut address);
-        let _stranger = TcpStream::connect(address.unwrap()).unwrap();
+        let _peer = TcpStream::connect(address.unwrap()).unwrap();
         let start = Instant::now();
         while acceptor.handshakes.is_empty() {
             acceptor.accept_some(start);
@@ -478,8 +478,8 @@ mod tests {
         while acceptor.handshakes.is_empty() {
             acceptor.accept_some(start);
         }
-        let card = Rules { node: 1, nodes: 2, security: Security::Sealed }.description(0, false, &[]);
-        let (_, first) = Dialling::start(Carrier::Stream, &[0; 32], &card).unwrap();
+        let description = Rules { node: 1, nodes: 2, security: Security::Sealed }.description(0, false, &[]);
+        let (_, first) = Dialling::start(Carrier::Stream, &[0; 32], &description).unwrap();
         let Ok((answering, _)) = Answering::read(Carrier::Stream, &[0; 32], &first) else {
             panic!("it knows the secret");
         };

@@ -22,7 +22,7 @@ pub(crate) const UNAUTHENTICATED: Deadline = Deadline {
     waits_for: "who connects, or is dialled, to prove that it knows the secret",
     limit: Limit::seconds(5),
     then: "the connection is closed; who connected is counted and said, and who was dialled is dialled again",
-    tested: "crates/trellis-transport/src/links/tcp/acceptor.rs a_stranger_is_hung_up_on_when_its_time_is_over",
+    tested: "crates/trellis-transport/src/links/tcp/acceptor.rs an_unauthenticated_peer_is_hung_up_on_in_the_end",
 };
 /// How long an authenticated node may take for its last message: its process may be stopped.
 pub(crate) const CONFIRMATION: Deadline = Deadline {
@@ -76,7 +76,7 @@ pub(super) enum Failure {
     /// The listener that was dialled hung up without an answer.
     NoAnswer,
     /// The other end does not know the secret.
-    Stranger,
+    Unauthenticated,
     /// An authenticated end left.
     Left,
 }
@@ -159,7 +159,7 @@ impl Handshake {
         match self.step {
             Step::Connection { .. } => Failure::Unreachable(std::io::Error::from(std::io::ErrorKind::TimedOut)),
             Step::Answer { .. } => Failure::NoAnswer,
-            Step::First { .. } => Failure::Stranger,
+            Step::First { .. } => Failure::Unauthenticated,
             Step::Confirmation { .. } => Failure::Left,
         }
     }
@@ -174,7 +174,7 @@ impl Handshake {
             Step::First { message } => match message.receive(&self.socket) {
                 Arrival::Whole => introduce(secret, &message.bytes),
                 Arrival::Partly if may_be_first_message(&message.bytes[..message.filled]) => Progress::Waits,
-                Arrival::Partly | Arrival::Never => Progress::Over(Failure::Stranger),
+                Arrival::Partly | Arrival::Never => Progress::Over(Failure::Unauthenticated),
             },
             Step::Answer { message, .. } => match message.receive(&self.socket) {
                 Arrival::Whole => self.finish_dialling(security),
@@ -197,7 +197,7 @@ impl Handshake {
             Ok((description, keys, confirmation)) => {
                 Progress::Answered { peer, description, keys: Box::new(keys), confirmation }
             }
-            Err(_) => Progress::Over(Failure::Stranger),
+            Err(_) => Progress::Over(Failure::Unauthenticated),
         }
     }
 
@@ -207,7 +207,7 @@ impl Handshake {
         };
         match answering.confirm(&message.bytes, security) {
             Ok(keys) => Progress::Confirmed { peer, keys: Box::new(keys) },
-            Err(_) => Progress::Over(Failure::Stranger),
+            Err(_) => Progress::Over(Failure::Unauthenticated),
         }
     }
 
@@ -221,7 +221,7 @@ impl Handshake {
 fn introduce(secret: &[u8; 32], message: &[u8; FIRST_MESSAGE_BYTES]) -> Progress {
     match Answering::read(Carrier::Stream, secret, message) {
         Ok((answering, description)) => Progress::Introduced { answering: Box::new(answering), description },
-        Err(_) => Progress::Over(Failure::Stranger),
+        Err(_) => Progress::Over(Failure::Unauthenticated),
     }
 }
 

@@ -39,7 +39,7 @@ use crate::wrap::secure::{
 /// Answers kept for peers that did not receive them.
 const ANSWERED_MAX: usize = 64;
 /// How long a first message is remembered after it was answered.
-pub(crate) const GREETING: Deadline = Deadline {
+pub(crate) const HANDSHAKE: Deadline = Deadline {
     who: "the link udp",
     waits_for: "a node that has proved that it knows the secret, for its last message",
     limit: Limit::seconds(60),
@@ -339,7 +339,7 @@ impl Acceptor {
         let mut second = [0; SECOND_DATAGRAM_BYTES];
         second[..SECOND_MAGIC.len()].copy_from_slice(&SECOND_MAGIC);
         second[SECOND_MAGIC.len()..].copy_from_slice(&message);
-        let deadline = timer::now() + GREETING.nanoseconds();
+        let deadline = timer::now() + HANDSHAKE.nanoseconds();
         let mut welcome = None;
         match verdict {
             Ok(()) => {
@@ -472,17 +472,17 @@ mod tests {
         let setting = Setting { multicast: Multicast::Off, secret, security, faults: None };
         let peers = Arc::new(Peers::new(0, 2, Group::new(2, setting)).unwrap());
         let mut acceptor = Acceptor::new(peers, sockets::adopt(own).unwrap(), options);
-        let card = Rules { node: 1, nodes: 2, security }.description(0, false, &[]);
-        let (_, first) = Dialling::start(Carrier::Datagrams, &secret, &card).unwrap();
+        let description = Rules { node: 1, nodes: 2, security }.description(0, false, &[]);
+        let (_, first) = Dialling::start(Carrier::Datagrams, &secret, &description).unwrap();
         let Ok((answering, description)) = Answering::read(Carrier::Datagrams, &secret, &first) else {
             panic!("it knows the secret");
         };
         let before = timer::now();
         acceptor.answer(first, address, Box::new(answering), &description, false);
         let after = timer::now();
-        acceptor.forget(before + GREETING.nanoseconds() - 1);
+        acceptor.forget(before + HANDSHAKE.nanoseconds() - 1);
         assert!(acceptor.answered.iter().any(|answered| answered.welcome.is_some()), "its place is kept");
-        acceptor.forget(after + GREETING.nanoseconds());
+        acceptor.forget(after + HANDSHAKE.nanoseconds());
         assert!(acceptor.answered.is_empty());
     }
 }

@@ -30,7 +30,7 @@ impl Sink for Poll<'_> {
     fn deliver(&mut self, index: usize, header: &[u8; HEADER_BYTES], body: &[u8]) {
         let shared = self.shared;
         match Said::read(header) {
-            Some(Said::Hello(_)) => self.greeted(index, body),
+            Some(Said::Hello(_)) => self.take_hello(index, body),
             Some(Said::WakeUp) => self.inward(index).wake_up_due = true,
             Some(Said::Seen { packets, delivered }) => {
                 let peer = &shared.peers[index];
@@ -83,7 +83,7 @@ impl Sink for Poll<'_> {
 }
 
 impl Poll<'_> {
-    fn greeted(&mut self, index: usize, bytes: &[u8]) {
+    fn take_hello(&mut self, index: usize, bytes: &[u8]) {
         let shared = self.shared;
         let own = shared.device.provider();
         let refuse = |why: String| Lost::NodeRefused { why };

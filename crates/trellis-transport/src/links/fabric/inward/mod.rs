@@ -611,9 +611,9 @@ impl Poll<'_> {
                 self.bury(index);
             }
             let inward = &self.receive.inwards[index];
-            let is_greeting = !inward.announced && shared.peers[index].there.get().is_some();
+            let is_hello_due = !inward.announced && shared.peers[index].there.get().is_some();
             let is_broken = shared.peers[index].is_broken.load(Ordering::Acquire);
-            open |= !inward.is_lost && (is_greeting || is_broken || inward.leaving.is_some());
+            open |= !inward.is_lost && (is_hello_due || is_broken || inward.leaving.is_some());
         }
         open |= shared.stalled.load(Ordering::Acquire);
         shared.restless.store(open, Ordering::Release);
