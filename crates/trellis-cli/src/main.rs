@@ -94,9 +94,9 @@ enum Command {
     Manual(manual::ManualArguments),
     #[command(hide = true)]
     Agent(run::hosts::AgentArguments),
-    /// The process that keeps a lab
+    /// The init process of a lab
     #[command(hide = true)]
-    LabKeeper {
+    LabInit {
         /// The order as JSON
         order: String,
     },
@@ -165,7 +165,7 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
         Command::Manual(arguments) => manual::manual(&arguments, CommandLine::command()),
         Command::Agent(arguments) => run::hosts::agent(&arguments),
-        Command::LabKeeper { order } => lab::keeper::keep(&order),
+        Command::LabInit { order } => lab::init::run(&order),
         #[cfg(feature = "bench")]
         Command::BenchNode { task } => trellis_bench::run_node(&task),
         #[cfg(feature = "bench")]

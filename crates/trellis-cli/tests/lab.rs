@@ -198,11 +198,11 @@ fn a_lab_leaves_nothing_however_it_ends() {
         let gone = lab.ask("status", &[]);
         assert_eq!(gone.status.code(), Some(1));
         assert!(told(&gone).contains("there is no lab"), "{}", told(&gone));
-        // The same name is free again; this time the keeper crashes.
+        // The same name is free again; this time the init process crashes.
         assert!(lab.ask("up", way).status.success());
         let mut running = lab.start("c1");
-        let keeper = lab.status()["keeper"].to_string();
-        assert!(Command::new("kill").args(["-KILL", &keeper]).status().expect("kill").success());
+        let init = lab.status()["init_process"].to_string();
+        assert!(Command::new("kill").args(["-KILL", &init]).status().expect("kill").success());
         assert_eq!(running.wait().expect("ended").code(), Some(128 + 9));
         wait_until("its name is gone", || !lab.is_listed());
     }

@@ -76,14 +76,14 @@ fn open_vswitch_comes_and_goes_with_its_lab() {
     let counters = |of: usize| status(&name)["hosts"][of]["counters"].clone();
     assert_eq!(counters(0)["delivered"], 1);
     assert_eq!(counters(1)["packets_out"], 1);
-    let first = switches_of(&there["keeper"]);
+    let first = switches_of(&there["init_process"]);
     assert_eq!(first.len(), 2, "the database and the switch");
     // The lab, and everything that runs in it, stays when its switch restarts.
     fine(lab(&name, "restart", &[]));
     assert_eq!(status(&name)["is_without_switch"], false);
     fine(lab(&name, "run", &["c1", "--", "bash", "-c", &format!("echo hello > /dev/udp/{address}/5000")]));
     assert_eq!(counters(0)["delivered"], 1, "a new switch has counted what passed since");
-    let programs = switches_of(&there["keeper"]);
+    let programs = switches_of(&there["init_process"]);
     assert!(programs.len() == 2 && programs.is_disjoint(&first), "{first:?}, then {programs:?}");
     assert_eq!(names_in("/run"), before, "they write where nobody sees it");
     drop(ended);

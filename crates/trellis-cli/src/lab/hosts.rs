@@ -12,7 +12,7 @@ use trellis_controller::control::forget_sockets;
 use trellis_switch::lab::space::Process;
 
 use super::Which;
-use super::messages::{Description, HostDescription, Keeper, Request, TIMEOUT, socket_names};
+use super::messages::{Description, HostDescription, InitProcess, Request, TIMEOUT, socket_names};
 use super::run::find;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::{self, say};
@@ -113,11 +113,11 @@ pub(super) struct DownArguments {
 }
 
 pub(super) fn status(arguments: &StatusArguments) -> Ending {
-    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
-    let processes: Vec<Vec<i32>> = lab.hosts.iter().map(|host| processes_of(&keeper, host)).collect();
+    let (init, lab) = InitProcess::of(&arguments.which.name)?;
+    let processes: Vec<Vec<i32>> = lab.hosts.iter().map(|host| processes_of(&init, host)).collect();
     if arguments.json {
         let mut text = json!(lab);
-        text["keeper"] = json!(keeper.process().pid());
+        text["init_process"] = json!(init.process().pid());
         for (index, processes) in processes.iter().enumerate() {
             text["hosts"][index]["processes"] = json!(processes);
         }
@@ -164,16 +164,16 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
 }
 
 /// The processes in a host, by their numbers in this process namespace.
-fn processes_of(keeper: &Keeper, host: &HostDescription) -> Vec<i32> {
+fn processes_of(init: &InitProcess, host: &HostDescription) -> Vec<i32> {
     let network = |path: String| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
-    let Some(wanted) = network(format!("/proc/{}/fd/{}", keeper.process().pid(), host.descriptor)) else {
+    let Some(wanted) = network(format!("/proc/{}/fd/{}", init.process().pid(), host.descriptor)) else {
         return Vec::new();
     };
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut found: Vec<i32> = numbers.filter(|pid| network(format!("/proc/{pid}/ns/net")) == Some(wanted)).collect();
     // `lab run` itself waits inside for its command.
-    found.retain(|&pid| pid != keeper.process().pid() && !is_waiting_command(pid));
+    found.retain(|&pid| pid != init.process().pid() && !is_waiting_command(pid));
     found.sort_unstable();
     found
 }
@@ -188,27 +188,27 @@ fn is_waiting_command(pid: i32) -> bool {
 }
 
 pub(super) fn kill(arguments: &KillArguments) -> Ending {
-    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
+    let (init, lab) = InitProcess::of(&arguments.which.name)?;
     let hosts: Vec<&HostDescription> = arguments.hosts.iter().map(|host| find(&lab, host)).collect::<Result<_, _>>()?;
     for host in hosts {
-        let count = signal_host(&keeper, host, arguments.signal)?;
+        let count = signal_host(&init, host, arguments.signal)?;
         say!("{}: {count} processes", host.name);
     }
     Ok(exit::FINE)
 }
 
 /// Signals every process in a host, including those started meanwhile, and waits for those that were killed.
-fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Result<usize, Failure> {
+fn signal_host(init: &InitProcess, host: &HostDescription, signal: Signal) -> Result<usize, Failure> {
     let mut done: Vec<(i32, Process)> = Vec::new();
     for _ in 0..ROUNDS_MAX {
         let mut is_new = false;
-        for pid in processes_of(keeper, host) {
+        for pid in processes_of(init, host) {
             if done.iter().any(|(known, _)| *known == pid) {
                 continue;
             }
             // The process is opened first and then checked again: its number may have been reused.
             let Ok(process) = Process::open(pid) else { continue };
-            if !processes_of(keeper, host).contains(&pid) {
+            if !processes_of(init, host).contains(&pid) {
                 continue;
             }
             is_new = true;
@@ -231,21 +231,21 @@ fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Resul
 }
 
 pub(super) fn partition(arguments: &PartitionArguments) -> Ending {
-    let (keeper, _) = Keeper::of(&arguments.which.name)?;
+    let (init, _) = InitProcess::of(&arguments.which.name)?;
     let part = |part: &String| part.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect();
-    keeper.ask(&Request::Partition(arguments.parts.iter().map(part).collect()))?;
+    init.ask(&Request::Partition(arguments.parts.iter().map(part).collect()))?;
     Ok(exit::FINE)
 }
 
 pub(super) fn faults(arguments: &FaultsArguments) -> Ending {
-    let (keeper, _) = Keeper::of(&arguments.which.name)?;
-    keeper.ask(&Request::Faults(arguments.faults.clone()))?;
+    let (init, _) = InitProcess::of(&arguments.which.name)?;
+    init.ask(&Request::Faults(arguments.faults.clone()))?;
     Ok(exit::FINE)
 }
 
 pub(super) fn restart(arguments: &RestartArguments) -> Ending {
-    let (keeper, _) = Keeper::of(&arguments.which.name)?;
-    keeper.ask(&Request::Restart)?;
+    let (init, _) = InitProcess::of(&arguments.which.name)?;
+    init.ask(&Request::Restart)?;
     Ok(exit::FINE)
 }
 
@@ -270,12 +270,15 @@ fn labs_in(sockets: &str, prefix: &str) -> Vec<String> {
 }
 
 pub(super) fn down(arguments: &DownArguments) -> Ending {
-    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
-    let process = keeper.process();
+    let (init, lab) = InitProcess::of(&arguments.which.name)?;
+    let process = init.process();
     let refused = |what: String| Failure::new(exit::SYSTEM, format!("cannot end the lab {}: {what}", lab.name));
     process.signal(libc::SIGKILL).map_err(|error| refused(error.to_string()))?;
     if !process.wait(TIMEOUT.time()) {
-        return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
+        return Err(refused(format!(
+            "its init process, process {}, does not end; a process in it waits",
+            process.pid()
+        )));
     }
     // Sockets of its processes for other processes of this machine are outside of the lab.
     let of_host = |host: &HostDescription| host.prefix.parse::<HostPrefix>().ok();

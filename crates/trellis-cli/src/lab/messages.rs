@@ -1,5 +1,5 @@
-//! The protocol between the commands and a keeper: one line of JSON each way, over a socket that only processes of
-//! this machine and this network namespace can name. Both sides check that the other belongs to the same user.
+//! The protocol between the commands and an init process: one line of JSON each way, over a socket that only processes
+//! of this machine and this network namespace can name. Both sides check that the other belongs to the same user.
 
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use trellis_switch::lab::space::{self, Process};
 
 use trellis_command::exit::{self, Failure};
 
-/// Longer than a keeper needs for anything.
+/// Longer than an init process needs for anything.
 pub(crate) const TIMEOUT: Deadline = Deadline {
     who: "`trellis lab …`",
     waits_for: "the lab's process, to answer or to end",
@@ -40,7 +40,7 @@ pub(super) struct Order {
     pub(super) has_slurm: bool,
 }
 
-/// A keeper's report that the lab is up, or why it is not.
+/// An init process's report that the lab is up, or why it is not.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
     Ready,
@@ -95,7 +95,7 @@ pub(super) struct HostDescription {
     pub(super) prefix: String,
     pub(super) address: String,
     pub(super) side: u32,
-    /// The number of the namespace's descriptor in the keeper.
+    /// The number of the namespace's descriptor in the init process.
     pub(super) descriptor: i32,
     pub(super) counters: BTreeMap<String, u64>,
 }
@@ -116,15 +116,15 @@ pub(super) fn address(socket: &str) -> Result<SocketAddr, Failure> {
         .map_err(|error| Failure::new(exit::USAGE, format!("`{socket}` is not a name of a socket: {error}")))
 }
 
-/// The keeper of a lab.
-pub(super) struct Keeper {
+/// The init process of a lab.
+pub(super) struct InitProcess {
     lab: String,
     process: Process,
 }
 
-impl Keeper {
-    /// Finds the keeper of a lab; `None` if the lab is not up.
-    pub(super) fn find(lab: &str) -> Result<Option<(Keeper, Description)>, Failure> {
+impl InitProcess {
+    /// Finds the init process of a lab; `None` if the lab is not up.
+    pub(super) fn find(lab: &str) -> Result<Option<(InitProcess, Description)>, Failure> {
         let Some(stream) = connect(lab)? else { return Ok(None) };
         let (pid, user) = space::peer(&stream).map_err(|error| super::failure(&error))?;
         if user != space::own_user() {
@@ -133,14 +133,14 @@ impl Keeper {
         // The request comes after this, so an answer shows that the process is still the one that was meant.
         let Ok(process) = Process::open(pid) else { return Ok(None) };
         match ask(lab, stream, &Request::Describe)? {
-            Answer::Lab(description) => Ok(Some((Keeper { lab: lab.to_owned(), process }, description))),
+            Answer::Lab(description) => Ok(Some((InitProcess { lab: lab.to_owned(), process }, description))),
             other => Err(misunderstood(lab, &other)),
         }
     }
 
-    /// Like [`Keeper::find`], with an error if the lab is not up.
-    pub(super) fn of(lab: &str) -> Result<(Keeper, Description), Failure> {
-        Keeper::find(lab)?.ok_or_else(|| no_lab(lab))
+    /// Like [`InitProcess::find`], with an error if the lab is not up.
+    pub(super) fn of(lab: &str) -> Result<(InitProcess, Description), Failure> {
+        InitProcess::find(lab)?.ok_or_else(|| no_lab(lab))
     }
 
     /// Its process.
@@ -174,13 +174,15 @@ fn connect(lab: &str) -> Result<Option<UnixStream>, Failure> {
     match trellis_output::sockets::connect(&address(&socket_name(lab))?, TIMEOUT.time()) {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(None),
-        Err(error) => Err(Failure::new(exit::SYSTEM, format!("cannot reach the keeper of the lab {lab}: {error}"))),
+        Err(error) => {
+            Err(Failure::new(exit::SYSTEM, format!("cannot reach the init process of the lab {lab}: {error}")))
+        }
     }
 }
 
 fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failure> {
     let failed = |error: std::io::Error| {
-        Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
+        Failure::new(exit::SYSTEM, format!("the init process of the lab {lab} does not answer: {error}"))
     };
     Lines::new(stream, TIMEOUT.time())
         .and_then(|lines| lines.limiting_silence(TIMEOUT.time()).ask(request))
@@ -192,7 +194,7 @@ fn no_lab(lab: &str) -> Failure {
 }
 
 fn misunderstood(lab: &str, answer: &Answer) -> Failure {
-    let sentence = format!("the keeper of the lab {lab} is of another version; end it with `trellis lab down`");
+    let sentence = format!("the init process of the lab {lab} is of another version; end it with `trellis lab down`");
     match answer {
         Answer::Refused { code, sentence } => Failure::new(*code, sentence.clone()),
         _ => Failure::new(exit::FAILED, sentence),

@@ -1,12 +1,12 @@
 //! `trellis lab`: hosts that are network namespaces of this machine, joined by a switch.
 //!
-//! A lab is kept by a process, its *keeper*. Nothing of a lab is in the file system: the keeper is found by a socket
-//! whose name exists as long as the keeper lives. When the keeper ends, however that happens, the kernel ends
-//! everything that runs in the lab and removes its networks. So `down` only ends the keeper, and a crash leaves
-//! nothing behind.
+//! A lab lives as long as its *init process*, the first of its process namespace (pid_namespaces(7)). Nothing of a lab
+//! is in the file system: the init process is found by a socket whose name exists as long as it lives. When it ends,
+//! however that happens, the kernel ends everything that runs in the lab and removes its networks. So `down` only ends
+//! the init process, and a crash leaves nothing behind.
 
 pub(crate) mod hosts;
-pub(crate) mod keeper;
+pub(crate) mod init;
 pub(crate) mod messages;
 mod run;
 pub(crate) mod slurm;
@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use trellis_switch::SwitchError;
 use trellis_switch::control::At;
 
-use messages::Keeper;
+use messages::InitProcess;
 use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
@@ -95,7 +95,7 @@ pub(crate) fn lab(arguments: &LabArguments) -> Ending {
 
 /// Opens a connection to the switch of a lab.
 pub(crate) fn switch_of(name: &str) -> Result<At, Failure> {
-    Keeper::of(name)?.0.switch().map(|stream| At::Given(stream.into()))
+    InitProcess::of(name)?.0.switch().map(|stream| At::Given(stream.into()))
 }
 
 /// An error of the switch or the lab, with the exit code that fits.

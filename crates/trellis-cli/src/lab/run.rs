@@ -12,7 +12,7 @@ use std::process::Command;
 use clap::Args;
 use trellis_switch::lab::space;
 
-use super::messages::{Description, HostDescription, Keeper};
+use super::messages::{Description, HostDescription, InitProcess};
 use super::{Which, failure, slurm};
 use trellis_command::ending::PassedOn;
 use trellis_command::exit::{self, Ending, Failure};
@@ -34,10 +34,10 @@ pub(super) struct RunArguments {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Ending {
-    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
+    let (init, lab) = InitProcess::of(&arguments.which.name)?;
     let host = find(&lab, &arguments.host)?;
-    let switch = keeper.switch()?;
-    space::enter(keeper.process().pid(), host.descriptor, lab.rootless).map_err(|error| failure(&error))?;
+    let switch = init.switch()?;
+    space::enter(init.process().pid(), host.descriptor, lab.rootless).map_err(|error| failure(&error))?;
     let program = &arguments.command[0];
     let mut command = Command::new(program);
     command.args(&arguments.command[1..]);

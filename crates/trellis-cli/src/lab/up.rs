@@ -1,4 +1,4 @@
-//! `trellis lab up`: starts the keeper, and returns when the lab is up.
+//! `trellis lab up`: starts the init process, and returns when the lab is up.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use trellis_base::{Deadline, Limit};
 use trellis_switch::lab::space;
 use trellis_switch::switches::{self, Attach, KINDS};
 
-use super::messages::{Keeper, Order, Report, socket_name};
+use super::messages::{InitProcess, Order, Report, socket_name};
 use super::{Which, failure};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::say;
@@ -25,7 +25,7 @@ pub(crate) const READY: Deadline = Deadline {
     then: "the process and its hosts are ended; exit status 71",
     tested: "crates/trellis-cli/src/lab/up.rs a_process_that_reports_nothing_is_given_up",
 };
-/// The longest report of a keeper.
+/// The longest report of an init process.
 const REPORT_BYTES_MAX: usize = 65_536;
 
 /// Make a lab
@@ -71,7 +71,7 @@ pub(super) struct UpArguments {
 }
 
 impl UpArguments {
-    /// The order for the keeper.
+    /// The order for the init process.
     fn order(&self) -> Result<Order, Failure> {
         let rootless = self.rootless || !space::is_root();
         let works = |kind: &&switches::SwitchKind| kind.is_built && (kind.is_rootless || !rootless);
@@ -112,7 +112,7 @@ pub(super) fn up(arguments: &UpArguments) -> Ending {
     let begin = Instant::now();
     let order = arguments.order()?;
     let name = &order.name;
-    if Keeper::find(name)?.is_some() {
+    if InitProcess::find(name)?.is_some() {
         let sentence = format!("there is a lab {name} already; end it with `trellis lab down --lab {name}`");
         return Err(Failure::new(exit::FAILED, sentence));
     }
@@ -127,12 +127,12 @@ pub(super) fn up(arguments: &UpArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// Starts the keeper as the first process of the new process namespace, and reads its report.
+/// Starts the init process as the first process of the new process namespace, and reads its report.
 fn start(order: &Order) -> Result<Report, Failure> {
-    let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start the keeper of the lab: {what}"));
+    let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start the init process of the lab: {what}"));
     let text = serde_json::to_string(order).map_err(|error| failed(error.to_string()))?;
-    let mut keeper = Command::new("/proc/self/exe")
-        .args(["lab-keeper", &text])
+    let mut init = Command::new("/proc/self/exe")
+        .args(["lab-init", &text])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -140,22 +140,22 @@ fn start(order: &Order) -> Result<Report, Failure> {
         .process_group(0)
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
-    let stdout = keeper.stdout.take().expect("it was asked for");
+    let stdout = init.stdout.take().expect("it was asked for");
     let Some(line) = report_within(stdout, READY.time()).map_err(|error| failed(error.to_string()))? else {
         // The hosts of the lab end with their first process. It is not waited for, because something in it hangs.
-        let _ = keeper.kill();
+        let _ = init.kill();
         return Err(failed(format!("it did not report within {} s", READY.time().as_secs())));
     };
     match serde_json::from_str(&line) {
         Ok(Report::Ready) => Ok(Report::Ready),
         Ok(report) => {
             // It ends by itself; waiting for it removes the zombie.
-            keeper.wait().map_err(|error| failed(error.to_string()))?;
+            init.wait().map_err(|error| failed(error.to_string()))?;
             Ok(report)
         }
         Err(_) => {
             // It has closed its standard output, and ends.
-            let status = keeper.wait().map_err(|error| failed(error.to_string()))?;
+            let status = init.wait().map_err(|error| failed(error.to_string()))?;
             Err(failed(format!("it ended with {status} and without a word")))
         }
     }

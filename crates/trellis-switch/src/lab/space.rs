@@ -1,5 +1,5 @@
-//! Processes of a lab that outlives the command that made it: a keeper process, the first of a process namespace, and
-//! what is run in the hosts. When the keeper ends, the kernel ends all of them.
+//! Processes of a lab that outlives the command that made it: an init process, the first of a process namespace, and
+//! what is run in the hosts. When the init process ends, the kernel ends all of them.
 //!
 //! Most functions here move the calling process and require it to have one thread.
 
@@ -49,17 +49,17 @@ pub fn with_children<T>(work: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Moves this process into a host of a keeper's lab: its network at once, its process namespace for future children.
+/// Moves this process into a host of a lab: its network at once, its process namespace for future children.
 ///
 /// # Errors
 ///
-/// [`SwitchError::System`] if the keeper is gone or belongs to another user.
-pub fn enter(keeper: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError> {
+/// [`SwitchError::System`] if the init process is gone or belongs to another user.
+pub fn enter(init: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError> {
     let open = |what: String| {
-        let file = format!("/proc/{keeper}/{what}");
+        let file = format!("/proc/{init}/{what}");
         File::open(&file).map_err(|error| SwitchError::system(format!("open {file}"), &error))
     };
-    // All are opened first: once moved, this process may not access the keeper any more.
+    // All are opened first: once moved, this process may not access the init process any more.
     let user = rootless.then(|| open("ns/user".to_owned())).transpose()?;
     let (processes, network) = (open("ns/pid".to_owned())?, open(format!("fd/{host}"))?);
     let enter = |what: &str, namespace: &File, kind| {

@@ -648,8 +648,8 @@ mod tests {
         let limit = Duration::from_millis(300);
         let late = fleet.until(&signals, limit, "say hello", |connection| connection.hello.is_some());
         let sentence = late.expect_err("nobody answers").sentence;
-        let expected = "host silent: its agent did not say hello within 300ms; see what `sh -c \"sleep 600\" silent true` \
-                        does; host talking: it has another version of trellis; install the same one";
+        let expected = "host silent: its agent did not say hello within 300ms; see what `sh -c \"sleep 600\" silent \
+                        true` does; host talking: it has another version of trellis; install the same one";
         assert_eq!(sentence, expected);
         fleet.connections.iter_mut().for_each(Connection::drop_it);
     }

@@ -1,4 +1,4 @@
-//! The process that keeps a lab: the first of its process namespace, so that the whole lab ends with it.
+//! The init process of a lab: the first of its process namespace, so that the whole lab ends with it.
 //!
 //! It answers one request at a time. It must never end by itself once the lab is up.
 
@@ -18,7 +18,7 @@ use super::ssh::Ssh;
 use trellis_command::exit::{self, Ending, Failure};
 
 /// The lab, and the settings that a restarted switch gets again.
-struct Kept {
+struct LabState {
     lab: Lab,
     faults: String,
     lease: Option<Duration>,
@@ -29,9 +29,9 @@ struct Kept {
 }
 
 /// Runs the hidden subcommand.
-pub(crate) fn keep(order: &str) -> Ending {
-    let (report, kept) = match start(order) {
-        Ok(kept) => (Report::Ready, Ok(kept)),
+pub(crate) fn run(order: &str) -> Ending {
+    let (report, state) = match start(order) {
+        Ok(state) => (Report::Ready, Ok(state)),
         Err(failure) => (Report::Failed { code: failure.code, sentence: failure.sentence.clone() }, Err(failure)),
     };
     let line = serde_json::to_string(&report).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
@@ -40,19 +40,19 @@ pub(crate) fn keep(order: &str) -> Ending {
     writeln!(stdout, "{line}")
         .and_then(|()| stdout.flush())
         .map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
-    let (mut kept, listener) = kept?;
+    let (mut state, listener) = state?;
     // From here on this process waits for no child, but inherits orphans of the lab.
     space::forget_children();
     for stream in clients(&listener, "lab", None) {
         // A client that makes no valid request gets no answer, and the next one is served.
-        let _ = serve(&mut kept, &stream);
+        let _ = serve(&mut state, &stream);
     }
     Ok(exit::FINE)
 }
 
-fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
+fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
     let order: Order = serde_json::from_str(order)
-        .map_err(|error| Failure::new(exit::USAGE, format!("this is not an order for a keeper: {error}")))?;
+        .map_err(|error| Failure::new(exit::USAGE, format!("this is not an order for an init process: {error}")))?;
     let listener = UnixListener::bind_addr(&messages::address(&order.socket)?).map_err(|error| {
         Failure::new(exit::SYSTEM, format!("cannot take the name of the lab {}: {error}", order.name))
     })?;
@@ -70,86 +70,89 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
     let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
     let (faults, rootless) = (order.faults, order.rootless);
-    let mut kept = Kept { lab, faults, lease, rootless, refusals: Refusals::new("lab", None), ssh: None, slurm: None };
-    prepare(&kept)?;
+    let mut state =
+        LabState { lab, faults, lease, rootless, refusals: Refusals::new("lab", None), ssh: None, slurm: None };
+    prepare(&state)?;
     if order.has_ssh {
-        kept.ssh = Some(Ssh::start(&kept.lab)?);
+        state.ssh = Some(Ssh::start(&state.lab)?);
     }
     if order.has_slurm {
-        kept.slurm = Some(Slurm::start(&kept.lab)?);
+        state.slurm = Some(Slurm::start(&state.lab)?);
     }
-    Ok((kept, listener))
+    Ok((state, listener))
 }
 
 /// Configures a new switch for the lab.
-fn prepare(kept: &Kept) -> Result<(), Failure> {
-    let switch = kept.lab.running().map_err(|error| failure(&error))?;
+fn prepare(state: &LabState) -> Result<(), Failure> {
+    let switch = state.lab.running().map_err(|error| failure(&error))?;
     // A switch that cannot grant leases gets no request about them.
-    if kept.lease.is_some() {
-        switch.set_leases(kept.lease).map_err(|error| failure(&error))?;
+    if state.lease.is_some() {
+        switch.set_leases(state.lease).map_err(|error| failure(&error))?;
     }
-    switch.set_faults(&faults_of(&kept.faults)?).map_err(|error| failure(&error))
+    switch.set_faults(&faults_of(&state.faults)?).map_err(|error| failure(&error))
 }
 
 fn faults_of(text: &str) -> Result<Faults, Failure> {
     text.parse().map_err(|sentence: String| Failure::new(exit::CONFIGURATION, sentence))
 }
 
-fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
+fn serve(state: &mut LabState, stream: &UnixStream) -> std::io::Result<()> {
     let user = space::peer(stream).map_err(std::io::Error::other)?.1;
     let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?.limiting_silence(TIMEOUT.time());
     if user != space::own_user() {
         let sentence =
             format!("user {user} may not use this lab; ask as user {}, to whom it belongs", space::own_user());
-        return kept.refusals.refuse(&mut lines, sentence, |sentence| Answer::Refused { code: exit::SYSTEM, sentence });
+        return state
+            .refusals
+            .refuse(&mut lines, sentence, |sentence| Answer::Refused { code: exit::SYSTEM, sentence });
     }
     let refusal = |sentence| Answer::Refused { code: exit::USAGE, sentence };
-    let Some(request) = kept.refusals.receive(&mut lines, refusal)? else { return Ok(()) };
+    let Some(request) = state.refusals.receive(&mut lines, refusal)? else { return Ok(()) };
     if matches!(request, Request::Switch) {
         lines.send(&Answer::Done)?;
-        return kept.lab.control().serve(stream.try_clone()?);
+        return state.lab.control().serve(stream.try_clone()?);
     }
-    let answer = answer(kept, request)
+    let answer = answer(state, request)
         .unwrap_or_else(|failure| Answer::Refused { code: failure.code, sentence: failure.sentence });
     lines.send(&answer)
 }
 
-fn answer(kept: &mut Kept, request: Request) -> Result<Answer, Failure> {
+fn answer(state: &mut LabState, request: Request) -> Result<Answer, Failure> {
     match request {
-        Request::Describe => describe(kept).map(Answer::Lab).map_err(|error| failure(&error)),
+        Request::Describe => describe(state).map(Answer::Lab).map_err(|error| failure(&error)),
         Request::Partition(parts) => {
-            kept.lab.partition(&parts).map_err(|error| failure(&error))?;
+            state.lab.partition(&parts).map_err(|error| failure(&error))?;
             Ok(Answer::Done)
         }
         Request::Switch => Ok(Answer::Done),
         Request::Restart => {
             // A switch may consist of programs that are started and waited for.
-            space::with_children(|| kept.lab.restart_switch()).map_err(|error| failure(&error))?;
-            prepare(kept)?;
+            space::with_children(|| state.lab.restart_switch()).map_err(|error| failure(&error))?;
+            prepare(state)?;
             Ok(Answer::Done)
         }
         Request::Faults(text) => {
-            let switch = kept.lab.running().map_err(|error| failure(&error))?;
+            let switch = state.lab.running().map_err(|error| failure(&error))?;
             switch.set_faults(&faults_of(&text)?).map_err(|error| failure(&error))?;
-            kept.faults = text;
+            state.faults = text;
             Ok(Answer::Done)
         }
     }
 }
 
-fn describe(kept: &Kept) -> Result<Description, SwitchError> {
-    let lab = &kept.lab;
+fn describe(state: &LabState) -> Result<Description, SwitchError> {
+    let lab = &state.lab;
     Ok(Description {
         name: lab.plan().name.clone(),
         switch: lab.plan().switch.clone(),
         cluster: lab.cluster().everything(),
-        rootless: kept.rootless,
+        rootless: state.rootless,
         mtu_bytes: lab.plan().mtu_bytes,
-        faults: kept.faults.clone(),
+        faults: state.faults.clone(),
         is_without_switch: lab.running().is_err(),
-        refused: kept.refusals.count() + lab.control().refused(),
-        ssh: kept.ssh.as_ref().map(|ssh| (ssh.command(), ssh.folder().to_owned())),
-        slurm: kept.slurm.as_ref().map(Slurm::configuration),
+        refused: state.refusals.count() + lab.control().refused(),
+        ssh: state.ssh.as_ref().map(|ssh| (ssh.command(), ssh.folder().to_owned())),
+        slurm: state.slurm.as_ref().map(Slurm::configuration),
         hosts: lab.hosts().iter().map(|host| describe_host(lab, host)).collect::<Result<_, _>>()?,
     })
 }
