@@ -10,7 +10,7 @@
 
 use super::ghost::{Ghost, check_rights};
 use super::node::{Cause, Envelope, Node, Out, name};
-use super::{Blow, Setup};
+use super::{Injection, Setup};
 use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
@@ -33,7 +33,7 @@ enum Action {
         stays: bool,
     },
     /// One of the setup's faults.
-    Blow(usize),
+    Inject(usize),
 }
 
 /// The result of a step of a node.
@@ -65,14 +65,14 @@ struct State {
     duplicates: u8,
     misrouted: u8,
     /// Bits of the faults that have happened.
-    blows: u8,
+    injections: u8,
     envelopes: Vec<u32>,
 }
 
 impl Orders {
     /// The model of a setup.
     pub fn new(setup: Setup) -> Orders {
-        assert!(setup.blows.len() <= 8 && setup.rates.len() == setup.nodes(), "{}", setup.describe());
+        assert!(setup.injections.len() <= 8 && setup.rates.len() == setup.nodes(), "{}", setup.describe());
         Orders {
             setup,
             nodes: Numbered::new(),
@@ -93,13 +93,13 @@ impl Orders {
         let mut numbers: Vec<u32> =
             bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
         let envelopes = numbers.split_off(self.setup.nodes() + 2);
-        let [real, duplicates, misrouted, blows] = numbers.pop().expect("a state has a time").to_le_bytes();
+        let [real, duplicates, misrouted, injections] = numbers.pop().expect("a state has a time").to_le_bytes();
         let ghost = numbers.pop().expect("a state has a ghost");
-        State { nodes: numbers, ghost, real, duplicates, misrouted, blows, envelopes }
+        State { nodes: numbers, ghost, real, duplicates, misrouted, injections, envelopes }
     }
 
     fn put(state: &State, bytes: &mut Vec<u8>) {
-        let small = u32::from_le_bytes([state.real, state.duplicates, state.misrouted, state.blows]);
+        let small = u32::from_le_bytes([state.real, state.duplicates, state.misrouted, state.injections]);
         let numbers = state.nodes.iter().chain([&state.ghost, &small]).chain(&state.envelopes);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     }
@@ -143,8 +143,8 @@ impl Orders {
                 actions.push(Action::Change(node));
             }
         }
-        let left = |index: &usize| state.blows >> index & 1 == 0;
-        actions.extend((0..self.setup.blows.len()).filter(left).map(Action::Blow));
+        let left = |index: &usize| state.injections >> index & 1 == 0;
+        actions.extend((0..self.setup.injections.len()).filter(left).map(Action::Inject));
         if state.real < self.setup.ticks {
             actions.push(Action::Time);
         }
@@ -161,17 +161,17 @@ impl Orders {
             Action::Deliver { place, node, .. } => {
                 (node, Cause::Envelope(self.envelopes.value(state.envelopes[place]).clone()))
             }
-            Action::Blow(index) => match self.setup.blows[index] {
-                Blow::Restart(node) => (node, Cause::Restart { keeps: true }),
-                Blow::Blank(node) => (node, Cause::Restart { keeps: false }),
-                Blow::Death(node) => (node, Cause::Death),
-                Blow::Move(to) => (self.setup.controller(), Cause::Directive(0, Directive::Move(to))),
-                Blow::Back(host) => (self.setup.controller(), Cause::Directive(0, Directive::Back(host))),
-                Blow::Drop(host) => (self.setup.controller(), Cause::Directive(0, Directive::Drop(host))),
-                Blow::Split(first, pages) => (self.setup.controller(), Cause::Split(first, pages)),
-                Blow::Merge => (self.setup.controller(), Cause::Merge(0)),
-                Blow::MovePart(to) => (self.setup.controller(), Cause::Directive(1, Directive::Move(to))),
-                Blow::BackPart(host) => (self.setup.controller(), Cause::Directive(1, Directive::Back(host))),
+            Action::Inject(index) => match self.setup.injections[index] {
+                Injection::Restart(node) => (node, Cause::Restart { keeps: true }),
+                Injection::Blank(node) => (node, Cause::Restart { keeps: false }),
+                Injection::Death(node) => (node, Cause::Death),
+                Injection::Move(to) => (self.setup.controller(), Cause::Directive(0, Directive::Move(to))),
+                Injection::Back(host) => (self.setup.controller(), Cause::Directive(0, Directive::Back(host))),
+                Injection::Drop(host) => (self.setup.controller(), Cause::Directive(0, Directive::Drop(host))),
+                Injection::Split(first, pages) => (self.setup.controller(), Cause::Split(first, pages)),
+                Injection::Merge => (self.setup.controller(), Cause::Merge(0)),
+                Injection::MovePart(to) => (self.setup.controller(), Cause::Directive(1, Directive::Move(to))),
+                Injection::BackPart(host) => (self.setup.controller(), Cause::Directive(1, Directive::Back(host))),
             },
         })
     }
@@ -204,7 +204,7 @@ impl Orders {
             Action::Time => next.real += 1,
             Action::Deliver { place, stays: false, .. } => drop(next.envelopes.remove(place)),
             Action::Deliver { .. } => next.duplicates += 1,
-            Action::Blow(index) => next.blows |= 1 << index,
+            Action::Inject(index) => next.injections |= 1 << index,
             Action::Tick(..) | Action::Go(_) | Action::Change(_) => {}
         }
         if let Action::Deliver { place, node, .. } = action {
@@ -245,7 +245,7 @@ impl Model for Orders {
     fn initial(&mut self) -> Vec<u8> {
         let nodes = (0..self.setup.nodes()).map(|number| self.nodes.number(Node::new(&self.setup, number))).collect();
         let ghost = self.ghosts.number(Ghost::new(&self.setup));
-        let start = State { nodes, ghost, real: 0, duplicates: 0, misrouted: 0, blows: 0, envelopes: Vec::new() };
+        let start = State { nodes, ghost, real: 0, duplicates: 0, misrouted: 0, injections: 0, envelopes: Vec::new() };
         let mut bytes = Vec::new();
         Orders::put(&start, &mut bytes);
         bytes
@@ -274,7 +274,7 @@ impl Model for Orders {
                 let again = if stays { ", and may again" } else { "" };
                 format!("node {node}{meant} hears from {}: {}{again}", name(*from), envelope.text())
             }
-            Action::Blow(index) => format!("{:?}", self.setup.blows[index]),
+            Action::Inject(index) => format!("{:?}", self.setup.injections[index]),
             Action::Tick(node, unit) => {
                 let now = self.setup.now(node, state.real.into());
                 let of = if unit == 0 { String::new() } else { format!(" for part {}", unit - 1) };

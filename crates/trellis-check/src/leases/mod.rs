@@ -63,28 +63,28 @@ impl Operation {
     }
 }
 
-/// A fault or order from outside; each happens once.
+/// A fault or directive that the check injects from outside; each happens once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Blow {
+pub enum Injection {
     /// A node restarts. A server keeps its memory, the controller its log, a client nothing.
     Restart(usize),
     /// A server restarts without its memory.
     Blank(usize),
     /// A node is gone for ever.
     Death(usize),
-    /// Order: move the range to this server.
+    /// Directive: move the range to this server.
     Move(Host),
-    /// Order: make this server a backup.
+    /// Directive: make this server a backup.
     Back(Host),
-    /// Order: this server is no longer a backup.
+    /// Directive: this server is no longer a backup.
     Drop(Host),
-    /// Order: split off this number of pages, from this one on, if the controller permits it.
+    /// Directive: split off this number of pages, from this one on, if the controller permits it.
     Split(PageNumber, PageNumber),
-    /// Order: merge the first part with the range, if the controller permits it.
+    /// Directive: merge the first part with the range, if the controller permits it.
     Merge,
-    /// Order: move the first part to this server.
+    /// Directive: move the first part to this server.
     MovePart(Host),
-    /// Order: make this server a backup of the first part.
+    /// Directive: make this server a backup of the first part.
     BackPart(Host),
 }
 
@@ -121,8 +121,8 @@ pub struct Setup {
     pub duplicates: u8,
     /// How many page requests may arrive at a host other than their destination; for the explorer.
     pub misrouted: u8,
-    /// The faults and orders from outside, each at most once, at any time; for the explorer.
-    pub blows: Vec<Blow>,
+    /// The faults and directives from outside, each at most once, at any time; for the explorer.
+    pub injections: Vec<Injection>,
     /// The rule that is broken on purpose.
     pub fault: Fault,
 }
@@ -184,7 +184,8 @@ impl Setup {
     /// A short description.
     pub fn describe(&self) -> String {
         format!(
-            "lease {} servers={} backups={} clients={} readers={} pages={} ticks={} duplicates={} misrouted={} blows={}",
+            "lease {} servers={} backups={} clients={} readers={} pages={} ticks={} duplicates={} misrouted={} \
+             injections={}",
             self.name,
             self.servers,
             self.backups.len(),
@@ -194,7 +195,7 @@ impl Setup {
             self.ticks,
             self.duplicates,
             self.misrouted,
-            self.blows.len(),
+            self.injections.len(),
         )
     }
 }

@@ -4,7 +4,7 @@
 //! a few ticks and clocks are wrong by up to a third, so that the bound on clocks is reached exactly: a term of 12 is
 //! held for 6, which is three ticks of the slowest clock and of the home's fastest clock.
 
-use super::{Blow, Fault, Operation, Setup};
+use super::{Fault, Injection, Operation, Setup};
 use trellis_fabric_protocol::lease::Timing;
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
@@ -18,7 +18,7 @@ const FAST: u64 = 4;
 const RATE_ERROR_PPM: u32 = 333_333;
 
 /// The page is split off.
-const SPLIT: Blow = Blow::Split(0, 1);
+const SPLIT: Injection = Injection::Split(0, 1);
 
 /// A read.
 const READ: Operation = Operation::Read(0);
@@ -60,7 +60,7 @@ fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>
         ticks: 0,
         duplicates: 0,
         misrouted: 0,
-        blows: Vec::new(),
+        injections: Vec::new(),
         fault: Fault::None,
     };
     setup.rates = vec![RIGHT; setup.nodes()];
@@ -138,23 +138,26 @@ pub fn small() -> Vec<Setup> {
             Setup { ticks: 4, ..setup }
         },
         // The home restarts while a client owns the page.
-        Setup { ticks: 4, blows: vec![Blow::Restart(0)], ..setup("restart", 1, &[], two(look(), look())) },
+        Setup { ticks: 4, injections: vec![Injection::Restart(0)], ..setup("restart", 1, &[], two(look(), look())) },
         // The home restarts during a commit.
-        Setup { blows: vec![Blow::Restart(0)], ..setup("restart-commit", 1, &[], two(change(false), reads())) },
+        Setup {
+            injections: vec![Injection::Restart(0)],
+            ..setup("restart-commit", 1, &[], two(change(false), reads()))
+        },
         // The home restarts after a commit and receives the commit once more.
         Setup {
             duplicates: 1,
-            blows: vec![Blow::Restart(0)],
+            injections: vec![Injection::Restart(0)],
             ..setup("restart-repeat", 1, &[], vec![[change(false), again(), vec![READ]].concat()])
         },
         // A commit is under way to a backup when the home restarts.
-        Setup { blows: vec![Blow::Restart(0)], ..setup("staged", 2, &[1], two(change(true), reads())) },
+        Setup { injections: vec![Injection::Restart(0)], ..setup("staged", 2, &[1], two(change(true), reads())) },
         // The home dies; its backup takes over when the home lease has ended.
         Setup {
             timing: timing(6, 6),
             ticks: 2,
             misrouted: 1,
-            blows: vec![Blow::Death(0)],
+            injections: vec![Injection::Death(0)],
             ..setup("failover", 2, &[1], two(change(true), vec![READ]))
         },
         // A lease ends before its changes are committed; a reader wants a copy.
@@ -163,21 +166,28 @@ pub fn small() -> Vec<Setup> {
         Setup {
             timing: timing(12, 3),
             ticks: 1,
-            blows: vec![Blow::Death(0)],
+            injections: vec![Injection::Death(0)],
             ..setup("failover-owned", 2, &[1], two(change(true), look()))
         },
         // The home is not heard for a while and does not know it.
         Setup { timing: timing(6, 6), ticks: 2, misrouted: 1, ..setup("silence", 2, &[1], vec![vec![READ]]) },
         // The range moves to a complete backup.
-        Setup { misrouted: 1, blows: vec![Blow::Move(1)], ..setup("move", 2, &[1], two(change(true), vec![READ])) },
+        Setup {
+            misrouted: 1,
+            injections: vec![Injection::Move(1)],
+            ..setup("move", 2, &[1], two(change(true), vec![READ]))
+        },
         // The range gets a backup, which is removed a little later.
-        Setup { blows: vec![Blow::Back(1), Blow::Drop(1)], ..setup("backup", 2, &[], two(change(true), vec![READ])) },
+        Setup {
+            injections: vec![Injection::Back(1), Injection::Drop(1)],
+            ..setup("backup", 2, &[], two(change(true), vec![READ]))
+        },
         // Two clients wait for leases, one reader for a copy: each has its turn.
         with_readers(1, setup("turns", 1, &[], two(change(true), change(true)))),
         // The home changes the page itself and restarts.
         Setup {
             home_changes: 2,
-            blows: vec![Blow::Restart(0)],
+            injections: vec![Injection::Restart(0)],
             ..setup("home-changes", 2, &[1], two(vec![READ], vec![READ]))
         },
         // The home dies during that, and its backup continues to change the page.
@@ -186,51 +196,60 @@ pub fn small() -> Vec<Setup> {
             timing: timing(6, 6),
             ticks: 2,
             misrouted: 1,
-            blows: vec![Blow::Death(0)],
+            injections: vec![Injection::Death(0)],
             ..setup("home-changes-failover", 2, &[1], vec![vec![READ, READ]])
         },
         // The range moves during that.
         Setup {
             home_changes: 1,
-            blows: vec![Blow::Move(1)],
+            injections: vec![Injection::Move(1)],
             ..setup("home-changes-move", 2, &[1], two(vec![READ], vec![READ]))
         },
         // A client owns the page while the range moves.
-        Setup { ticks: 1, blows: vec![Blow::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
+        Setup { ticks: 1, injections: vec![Injection::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
         // The page is split off while a client owns it.
-        Setup { blows: vec![SPLIT], ..setup("split-owned", 1, &[], two(look(), change(true))) },
+        Setup { injections: vec![SPLIT], ..setup("split-owned", 1, &[], two(look(), change(true))) },
         // The page is split off while a commit is under way to a backup.
-        Setup { blows: vec![SPLIT], ..setup("split-staged", 2, &[1], vec![change(true)]) },
+        Setup { injections: vec![SPLIT], ..setup("split-staged", 2, &[1], vec![change(true)]) },
         // The page is split off while the home restarts.
-        Setup { blows: vec![SPLIT, Blow::Restart(0)], ..setup("split-restart", 1, &[], two(change(true), vec![READ])) },
+        Setup {
+            injections: vec![SPLIT, Injection::Restart(0)],
+            ..setup("split-restart", 1, &[], two(change(true), vec![READ]))
+        },
         // The page is split off while the controller restarts.
-        Setup { blows: vec![SPLIT, Blow::Restart(2)], ..setup("split-controller", 1, &[], vec![change(true)]) },
+        Setup {
+            injections: vec![SPLIT, Injection::Restart(2)],
+            ..setup("split-controller", 1, &[], vec![change(true)])
+        },
         // The home is not heard for a while and does not know that the part has been merged.
         with_part(Setup {
             timing: timing(6, 6),
             ticks: 2,
-            blows: vec![Blow::Merge],
+            injections: vec![Injection::Merge],
             ..setup("merge-silence", 2, &[1], vec![])
         }),
         // The part is merged while a client owns the page.
-        with_part(Setup { blows: vec![Blow::Merge], ..setup("merge-owned", 1, &[], two(look(), change(true))) }),
+        with_part(Setup {
+            injections: vec![Injection::Merge],
+            ..setup("merge-owned", 1, &[], two(look(), change(true)))
+        }),
         // The part is merged while a commit is under way to a backup.
-        with_part(Setup { blows: vec![Blow::Merge], ..setup("merge-staged", 2, &[1], vec![change(true)]) }),
+        with_part(Setup { injections: vec![Injection::Merge], ..setup("merge-staged", 2, &[1], vec![change(true)]) }),
         // The part gets the range's backup, which lacks what was committed.
         Setup {
             part_backups: Vec::new(),
-            blows: vec![Blow::BackPart(1), Blow::Merge],
+            injections: vec![Injection::BackPart(1), Injection::Merge],
             ..with_part(setup("merge-lacking", 2, &[1], vec![change(true)]))
         },
         // The part is merged while the home restarts.
         with_part(Setup {
-            blows: vec![Blow::Merge, Blow::Restart(0)],
+            injections: vec![Injection::Merge, Injection::Restart(0)],
             ..setup("merge-restart", 1, &[], two(change(true), vec![READ]))
         }),
         // The part moves.
         with_part(Setup {
             misrouted: 1,
-            blows: vec![Blow::MovePart(1)],
+            injections: vec![Injection::MovePart(1)],
             ..setup("part-move", 2, &[1], two(change(true), vec![READ]))
         }),
     ]
@@ -259,19 +278,19 @@ pub fn larger() -> Vec<Setup> {
         Setup {
             duplicates: 1,
             misrouted: 1,
-            blows: vec![Blow::Move(1)],
+            injections: vec![Injection::Move(1)],
             ..setup("move-to-new", 2, &[], two(change(true), vec![READ]))
         },
         Setup {
             ticks: 0,
-            blows: vec![Blow::Move(1), Blow::Restart(0)],
+            injections: vec![Injection::Move(1), Injection::Restart(0)],
             ..setup("move-restart", 2, &[1], two(look(), look()))
         },
         Setup {
             timing: timing(6, 6),
             ticks: 2,
             misrouted: 1,
-            blows: vec![Blow::Death(0), Blow::Restart(3)],
+            injections: vec![Injection::Death(0), Injection::Restart(3)],
             ..setup("failover-restart", 2, &[1], vec![vec![READ, READ]])
         },
         Setup {
@@ -281,12 +300,16 @@ pub fn larger() -> Vec<Setup> {
             ..setup("silence-commit", 2, &[1], two(change(false), vec![READ]))
         },
         // The page is split off, and a message arrives twice.
-        Setup { duplicates: 1, blows: vec![SPLIT], ..setup("split-twice", 2, &[1], two(change(true), vec![READ])) },
+        Setup {
+            duplicates: 1,
+            injections: vec![SPLIT],
+            ..setup("split-twice", 2, &[1], two(change(true), vec![READ]))
+        },
         // The part is merged, and a message arrives twice, or at another host.
         with_part(Setup {
             duplicates: 1,
             misrouted: 1,
-            blows: vec![Blow::Merge],
+            injections: vec![Injection::Merge],
             ..setup("merge-twice", 2, &[1], two(change(true), vec![READ]))
         }),
     ]

@@ -73,7 +73,7 @@ struct FaultMix {
     holds_up: bool,
     misroutes: bool,
     sleeps: bool,
-    blows: u64,
+    injections: u64,
     /// The percentage of outside events that concern parts.
     parts: u8,
 }
@@ -126,7 +126,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
         ticks: 0,
         duplicates: 0,
         misrouted: 0,
-        blows: Vec::new(),
+        injections: Vec::new(),
         fault,
     };
     let rate = |random: &mut Random| match random.below(3) {
@@ -141,7 +141,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
         holds_up: random.once_in(2),
         misroutes: random.once_in(2),
         sleeps: random.once_in(2),
-        blows: if random.once_in(4) { 0 } else { 1 + random.below(12) },
+        injections: if random.once_in(4) { 0 } else { 1 + random.below(12) },
         parts: if random.once_in(3) { 0 } else { 20 + random.below(60) as u8 },
     };
     (setup, fault_mix)
@@ -188,7 +188,7 @@ struct World {
     queue: BinaryHeap<Reverse<(u64, u64, usize, Envelope)>>,
     /// How long a message of the calm is under way, at most.
     calm_delay: u64,
-    blows_at: Vec<u64>,
+    injections_at: Vec<u64>,
     /// What the controller does about parts as soon as it may.
     wanted: Option<Wanted>,
     numbered: u64,
@@ -210,8 +210,8 @@ impl World {
             Some(begin) => begin + 50 + random.below(2 * HOME_LEASE),
             None => 50 + random.below(CALM - 2_000),
         };
-        let mut blows_at: Vec<u64> = (0..fault_mix.blows).map(|_| at()).collect();
-        blows_at.sort_unstable_by_key(|&at| Reverse(at));
+        let mut injections_at: Vec<u64> = (0..fault_mix.injections).map(|_| at()).collect();
+        injections_at.sort_unstable_by_key(|&at| Reverse(at));
         let ghost = Ghost::new(&setup);
         // In some networks an answer takes longer than a retry, also when nothing is wrong.
         let calm_delay = if random.once_in(4) { SLOW_DELAY } else { DELAY };
@@ -227,7 +227,7 @@ impl World {
             at_once: 0,
             queue: BinaryHeap::new(),
             calm_delay,
-            blows_at,
+            injections_at,
             wanted: None,
             numbered: 0,
             steps: 0,
@@ -256,7 +256,7 @@ impl World {
                 return Err(self.stuck());
             }
             match what {
-                Next::Blow => self.blow()?,
+                Next::Inject => self.inject()?,
                 Next::Tick => {
                     let first = self.nodes[node].alarms().min_by_key(|(_, alarm)| *alarm);
                     self.step(node, &Cause::Tick(first.map_or(0, |(unit, _)| unit)))?;
@@ -308,7 +308,7 @@ impl World {
     /// The next event, its time and its node.
     fn next(&self) -> Option<(u64, usize, Next)> {
         let envelope = self.queue.peek().map(|Reverse((at, ..))| (*at, 0, Next::Envelope));
-        let blow = self.blows_at.last().map(|&at| (at, 0, Next::Blow));
+        let injection = self.injections_at.last().map(|&at| (at, 0, Next::Inject));
         let alarm = |node: &Node| {
             let local = node.alarm()?;
             let at = local.div_ceil(self.setup.rates[node.number]);
@@ -322,7 +322,12 @@ impl World {
         };
         let alarms = self.nodes.iter().filter_map(alarm);
         let goes = self.nodes.iter().filter_map(go);
-        envelope.into_iter().chain(blow).chain(alarms).chain(goes).min_by_key(|(at, node, what)| (*at, *what, *node))
+        envelope
+            .into_iter()
+            .chain(injection)
+            .chain(alarms)
+            .chain(goes)
+            .min_by_key(|(at, node, what)| (*at, *what, *node))
     }
 
     /// The node where the switch finally delivers a message.
@@ -387,9 +392,9 @@ impl World {
         }
     }
 
-    /// Applies an outside event.
-    fn blow(&mut self) -> Result<(), String> {
-        self.blows_at.pop();
+    /// Injects a fault or directive.
+    fn inject(&mut self) -> Result<(), String> {
+        self.injections_at.pop();
         let node = self.random.index(self.setup.nodes());
         let servers = usize::from(self.setup.servers);
         if self.nodes[node].is_dead {
@@ -549,7 +554,7 @@ enum Wanted {
 /// The next event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Next {
-    Blow,
+    Inject,
     Envelope,
     Tick,
     Go,
