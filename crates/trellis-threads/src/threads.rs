@@ -53,7 +53,7 @@ macro_rules! real {
 }
 
 /// What the program asks for.
-struct Wish {
+struct ThreadRequest {
     function: usize,
     argument: usize,
     is_c11: bool,
@@ -83,7 +83,7 @@ pub(crate) unsafe fn create(
             return libc::EAGAIN;
         }
     }
-    let wish = Wish {
+    let request = ThreadRequest {
         function: function as usize,
         argument: argument as usize,
         is_c11: false,
@@ -91,7 +91,7 @@ pub(crate) unsafe fn create(
         mask: start::signal_mask(),
         node: None,
     };
-    match make(&wish) {
+    match make(&request) {
         Ok(handle) => {
             // SAFETY: the caller's place for the answer.
             unsafe { *thread = handle };
@@ -104,7 +104,7 @@ pub(crate) unsafe fn create(
 /// # Safety
 /// As thrd_create of C11.
 pub(crate) unsafe fn create_c11(thread: *mut usize, function: C11Function, argument: *mut c_void) -> c_int {
-    let wish = Wish {
+    let request = ThreadRequest {
         function: function as usize,
         argument: argument as usize,
         is_c11: true,
@@ -112,7 +112,7 @@ pub(crate) unsafe fn create_c11(thread: *mut usize, function: C11Function, argum
         mask: start::signal_mask(),
         node: None,
     };
-    match make(&wish) {
+    match make(&request) {
         Ok(handle) => {
             // SAFETY: the caller's place for the answer.
             unsafe { *thread = handle };
@@ -125,9 +125,15 @@ pub(crate) unsafe fn create_c11(thread: *mut usize, function: C11Function, argum
 
 /// Makes the main thread, at this node. It is the first one.
 pub(crate) fn make_main(function: Function) {
-    let wish =
-        Wish { function: function as usize, argument: 0, is_c11: false, is_detached: true, mask: 0, node: Some(0) };
-    if let Err(error) = make(&wish) {
+    let request = ThreadRequest {
+        function: function as usize,
+        argument: 0,
+        is_c11: false,
+        is_detached: true,
+        mask: 0,
+        node: Some(0),
+    };
+    if let Err(error) = make(&request) {
         runtime::stop(&format!("the main thread cannot be made: {}", std::io::Error::from_raw_os_error(error)));
     }
 }
@@ -135,15 +141,22 @@ pub(crate) fn make_main(function: Function) {
 /// Makes a thread at node 0 that ends the program there.
 pub(crate) fn end_at_first_node(function: extern "C-unwind" fn(*mut c_void) -> *mut c_void, status: c_int) {
     let argument = status as usize;
-    let wish = Wish { function: function as usize, argument, is_c11: false, is_detached: true, mask: 0, node: Some(0) };
+    let request = ThreadRequest {
+        function: function as usize,
+        argument,
+        is_c11: false,
+        is_detached: true,
+        mask: 0,
+        node: Some(0),
+    };
     // Without room for another thread, the run ends when its time is over; there is nobody to tell.
-    let _ = make(&wish);
+    let _ = make(&request);
 }
 
 /// Runs a function in a thread of every other node, one after the other.
 pub(crate) fn run_elsewhere(function: Function) {
     for node in 1..start::nodes() {
-        let wish = Wish {
+        let request = ThreadRequest {
             function: function as usize,
             argument: 0,
             is_c11: false,
@@ -151,7 +164,7 @@ pub(crate) fn run_elsewhere(function: Function) {
             mask: u64::MAX,
             node: Some(node),
         };
-        if let Ok(thread) = make(&wish) {
+        if let Ok(thread) = make(&request) {
             // What came of it is known nowhere.
             let _ = joined(thread, |ended| runtime::semaphore_wait(ended, FOREVER));
         }
@@ -159,9 +172,9 @@ pub(crate) fn run_elsewhere(function: Function) {
 }
 
 /// Makes a thread; returns its handle.
-fn make(wish: &Wish) -> Result<usize, c_int> {
+fn make(request: &ThreadRequest) -> Result<usize, c_int> {
     aside(|| {
-        let (slot, node) = take_slot(wish).ok_or(libc::EAGAIN)?;
+        let (slot, node) = take_slot(request).ok_or(libc::EAGAIN)?;
         let record = record(slot);
         if node == start::node() {
             claim_own(slot);
@@ -180,20 +193,20 @@ fn make(wish: &Wish) -> Result<usize, c_int> {
 }
 
 /// Takes a slot for a thread, and says at which node it will run.
-fn take_slot(wish: &Wish) -> Option<(usize, usize)> {
+fn take_slot(request: &ThreadRequest) -> Option<(usize, usize)> {
     control::alone(|control| {
         let slot = control.states.iter().position(|state| state.load(Ordering::Relaxed) == FREE)?;
-        let node = wish.node.unwrap_or(control.made.load(Ordering::Relaxed) % start::nodes());
+        let node = request.node.unwrap_or(control.made.load(Ordering::Relaxed) % start::nodes());
         control.made.fetch_add(1, Ordering::Relaxed);
         control.alive.fetch_add(1, Ordering::Relaxed);
         control.nodes[slot].store(node as u32, Ordering::Relaxed);
-        control.detached[slot].store(wish.is_detached.into(), Ordering::Relaxed);
+        control.detached[slot].store(request.is_detached.into(), Ordering::Relaxed);
         let record = record(slot);
         keys::clear(slot);
-        record.function.store(wish.function, Ordering::Relaxed);
-        record.argument.store(wish.argument, Ordering::Relaxed);
-        record.is_c11.store(wish.is_c11.into(), Ordering::Relaxed);
-        record.mask.store(wish.mask, Ordering::Relaxed);
+        record.function.store(request.function, Ordering::Relaxed);
+        record.argument.store(request.argument, Ordering::Relaxed);
+        record.is_c11.store(request.is_c11.into(), Ordering::Relaxed);
+        record.mask.store(request.mask, Ordering::Relaxed);
         record.error.store(0, Ordering::Relaxed);
         control.signals[slot].store(0, Ordering::Relaxed);
         control.states[slot].store(STARTING, Ordering::Release);
