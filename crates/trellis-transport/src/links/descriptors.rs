@@ -23,21 +23,21 @@ static NEXT_SLOT: AtomicUsize = AtomicUsize::new(0);
 
 /// Held while a descriptor is created and entered, and during a fork, so that no child gets one that is open but not
 /// yet entered.
-static FORK_GATE: Gate = Gate(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+static FORK_LOCK: ForkLock = ForkLock(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
 
-struct Gate(UnsafeCell<libc::pthread_mutex_t>);
+struct ForkLock(UnsafeCell<libc::pthread_mutex_t>);
 
 // SAFETY: the mutex is only ever used through pthread_mutex_lock and pthread_mutex_unlock.
-unsafe impl Sync for Gate {}
+unsafe impl Sync for ForkLock {}
 
-extern "C" fn lock_gate() {
+extern "C" fn lock_fork() {
     // SAFETY: a statically initialised mutex, valid forever.
-    unsafe { libc::pthread_mutex_lock(FORK_GATE.0.get()) };
+    unsafe { libc::pthread_mutex_lock(FORK_LOCK.0.get()) };
 }
 
-extern "C" fn unlock_gate() {
-    // SAFETY: called only by the thread that locked the gate, or by its copy in the child.
-    unsafe { libc::pthread_mutex_unlock(FORK_GATE.0.get()) };
+extern "C" fn unlock_fork() {
+    // SAFETY: called only by the thread that locked the lock, or by its copy in the child.
+    unsafe { libc::pthread_mutex_unlock(FORK_LOCK.0.get()) };
 }
 
 /// Runs in the child: plain stores and `close`, nothing that could wait for another thread.
@@ -49,21 +49,21 @@ extern "C" fn forget_all() {
             unsafe { libc::close(entry - 1) };
         }
     }
-    unlock_gate();
+    unlock_fork();
 }
 
-struct GateGuard;
+struct ForkGuard;
 
-impl GateGuard {
-    fn lock() -> GateGuard {
-        lock_gate();
-        GateGuard
+impl ForkGuard {
+    fn lock() -> ForkGuard {
+        lock_fork();
+        ForkGuard
     }
 }
 
-impl Drop for GateGuard {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
-        unlock_gate();
+        unlock_fork();
     }
 }
 
@@ -78,9 +78,9 @@ impl Descriptor {
         static HANDLERS: Once = Once::new();
         HANDLERS.call_once(|| {
             // SAFETY: the three functions live as long as the process (or this library).
-            unsafe { libc::pthread_atfork(Some(lock_gate), Some(unlock_gate), Some(forget_all)) };
+            unsafe { libc::pthread_atfork(Some(lock_fork), Some(unlock_fork), Some(forget_all)) };
         });
-        let _gate = GateGuard::lock();
+        let _guard = ForkGuard::lock();
         let number = open();
         if number < 0 {
             return Err(io::Error::last_os_error());
@@ -100,7 +100,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let _gate = GateGuard::lock();
+        let _guard = ForkGuard::lock();
         let entry = self.slot.swap(0, Ordering::Relaxed);
         if entry > 0 {
             // SAFETY: the number was in our slot, so it is open and ours, and nothing else has it now.
@@ -109,7 +109,7 @@ impl Drop for Descriptor {
     }
 }
 
-/// Runs under the gate, so a free slot stays free until it is taken here.
+/// Runs under the lock, so a free slot stays free until it is taken here.
 fn enter(number: RawFd) -> io::Result<Descriptor> {
     let start = NEXT_SLOT.load(Ordering::Relaxed);
     for step in 0..DESCRIPTORS_MAX {

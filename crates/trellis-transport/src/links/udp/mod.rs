@@ -22,7 +22,7 @@
 //!
 //! As in the tcp link: each peer has a receiving half and a sending half, each with its own lock. A holder of a
 //! receiving half may take the sending half of the multicasts, then sending halves, one at a time. A holder of a
-//! sending half takes no other lock but the timer's gate or the faulty network's. `poll` only tries the receiving
+//! sending half takes no other lock but the timer's lock or the faulty network's. `poll` only tries the receiving
 //! half; callbacks run under it and may send to any peer.
 //!
 //! # Modules

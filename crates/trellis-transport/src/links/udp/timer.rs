@@ -33,7 +33,7 @@ pub(super) struct Timer {
     descriptor: Descriptor,
     /// The time at which it expires.
     set: AtomicU64,
-    gate: Mutex<()>,
+    changes: Mutex<()>,
 }
 
 impl Timer {
@@ -41,7 +41,7 @@ impl Timer {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: no pointers are passed.
         let descriptor = Descriptor::adopt(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        Ok(Timer { descriptor, set: AtomicU64::new(NEVER), gate: Mutex::new(()) })
+        Ok(Timer { descriptor, set: AtomicU64::new(NEVER), changes: Mutex::new(()) })
     }
 
     pub(super) fn raw(&self) -> RawFd {
@@ -65,7 +65,7 @@ impl Timer {
     /// Clears the timer if its time has come. The caller that clears it serves all peers and sets it again; requests
     /// made meanwhile are not lost.
     pub(super) fn begin(&self, now: Nanoseconds) -> bool {
-        let _gate = lock(&self.gate);
+        let _guard = lock(&self.changes);
         if !self.is_due(now) {
             return false;
         }
@@ -76,7 +76,7 @@ impl Timer {
 
     #[cold]
     fn set_earlier(&self, due: Nanoseconds) {
-        let _gate = lock(&self.gate);
+        let _guard = lock(&self.changes);
         if due < self.set.load(Ordering::Acquire) {
             self.set.store(due, Ordering::Release);
             self.arm(due.max(1));
