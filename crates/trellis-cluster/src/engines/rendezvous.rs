@@ -137,7 +137,7 @@ fn bind_everywhere(port: u16) -> std::io::Result<TcpListener> {
 
 /// Gives this node's text to all others and gets theirs.
 pub(super) fn exchange(place: &Place, secret: &Secret, text: &str, until: Instant) -> Result<Exchanged, String> {
-    let token = drawn()?;
+    let token = random_digits()?;
     match place.listen()? {
         Some(listener) => answer_others(place, listener, secret, &token, text, until),
         None => ask(place, secret, &token, text, until),
@@ -145,16 +145,17 @@ pub(super) fn exchange(place: &Place, secret: &Secret, text: &str, until: Instan
 }
 
 /// 16 random hexadecimal digits.
-fn drawn() -> Result<String, String> {
-    let number = trellis_transport::random::<8>().map_err(|error| format!("no number can be drawn: {error}"))?;
+fn random_digits() -> Result<String, String> {
+    let number = trellis_transport::random::<8>().map_err(|error| format!("no random number can be drawn: {error}"))?;
     Ok(format!("{:016x}", u64::from_ne_bytes(number)))
 }
 
 /// Who has come.
 #[derive(Debug, Default)]
 struct Roll {
-    /// Drawn anew each time, and part of each question that changes something: what was recorded before is refused.
-    meeting: String,
+    /// A random number of this rendezvous, which each question that changes something repeats: a recorded question is
+    /// refused.
+    rendezvous: String,
     nodes: usize,
     job: String,
     arrivals: Vec<Arrival>,
@@ -172,15 +173,15 @@ struct Arrival {
 }
 
 impl Roll {
-    /// Answers `begin`, `arrive MEETING JOB TOKEN NUMBER TEXT` and `list MEETING TOKEN OFFSET`; the number is `-` where
-    /// nobody said one.
+    /// Answers `begin`, `arrive RENDEZVOUS JOB TOKEN NUMBER TEXT` and `list RENDEZVOUS TOKEN OFFSET`; the number is `-`
+    /// where nobody said one.
     fn answer(&mut self, question: &str) -> Result<Vec<u8>, String> {
         let unknown = || "this version does not understand the question; use one version on every node".to_owned();
         let words: Vec<&str> = question.split(' ').collect();
         match words[..] {
-            ["begin"] => Ok(self.meeting.clone().into_bytes()),
-            ["arrive" | "list", meeting, ..] if meeting != self.meeting => {
-                Err("it was meant for nodes that met here before; start all nodes of the job anew".to_owned())
+            ["begin"] => Ok(self.rendezvous.clone().into_bytes()),
+            ["arrive" | "list", rendezvous, ..] if rendezvous != self.rendezvous => {
+                Err("it belongs to an earlier rendezvous at this address; start all nodes of the job again".to_owned())
             }
             ["arrive", _, job, token, number, text] => {
                 if job != self.job {
@@ -293,7 +294,7 @@ fn answer_others(
     let shared = Arc::new((Mutex::new(Roll::default()), Condvar::new()));
     {
         let mut roll = locked(&shared);
-        (roll.meeting, roll.nodes, roll.job) = (drawn()?, place.nodes, place.job.clone());
+        (roll.rendezvous, roll.nodes, roll.job) = (random_digits()?, place.nodes, place.job.clone());
         roll.arrive(Arrival { token: token.to_owned(), node: place.node, text: text.to_owned() })?;
         roll.told.insert(token.to_owned());
     }
@@ -350,8 +351,8 @@ fn answer_others(
 fn ask(place: &Place, secret: &Secret, token: &str, text: &str, until: Instant) -> Result<Exchanged, String> {
     let number = place.node.map_or("-".to_owned(), |node| node.to_string());
     let asked = |question: &str| ask_until_answered(place, secret, question, until);
-    let meeting = String::from_utf8_lossy(&asked("begin")?).into_owned();
-    let arrival = format!("arrive {meeting} {} {token} {number} {text}", place.job);
+    let rendezvous = String::from_utf8_lossy(&asked("begin")?).into_owned();
+    let arrival = format!("arrive {rendezvous} {} {token} {number} {text}", place.job);
     let mut questions = 0;
     let node = loop {
         let answer = asked(&arrival)?;
@@ -367,7 +368,7 @@ fn ask(place: &Place, secret: &Secret, token: &str, text: &str, until: Instant) 
     };
     let mut list = Vec::new();
     loop {
-        let piece = asked(&format!("list {meeting} {token} {}", list.len()))?;
+        let piece = asked(&format!("list {rendezvous} {token} {}", list.len()))?;
         list.extend_from_slice(&piece);
         if piece.len() < HELLO_BYTES_MAX {
             break;
@@ -417,7 +418,7 @@ mod tests {
     use super::*;
 
     fn roll(nodes: usize) -> Roll {
-        Roll { meeting: "m".to_owned(), nodes, job: "job".to_owned(), ..Roll::default() }
+        Roll { rendezvous: "m".to_owned(), nodes, job: "job".to_owned(), ..Roll::default() }
     }
 
     fn soon() -> Instant {
@@ -458,7 +459,7 @@ mod tests {
         assert!(refused(&mut roll, "hello").starts_with("this version"));
         assert_eq!(roll.answer("begin").unwrap(), b"m");
         for recorded in ["arrive before job t1 1 x", "list before t1 0"] {
-            assert!(refused(&mut roll, recorded).starts_with("it was meant for nodes that met here before"));
+            assert!(refused(&mut roll, recorded).starts_with("it belongs to an earlier rendezvous"));
         }
         roll.answer("arrive m job t1 1 x").unwrap();
         assert!(refused(&mut roll, "arrive m job t2 1 x").starts_with("another process has come as node 1"));
