@@ -27,9 +27,9 @@ impl Heartbeats {
         let lease = lease.max(member::LEASE_MIN);
         let body = move || {
             // A store that does not answer now may do so at the next heartbeat.
-            while wait(&for_thread, lease / 3) && !matches!(member::beat(&*store, region, member), Ok(false)) {}
+            while wait(&for_thread, lease / 3) && !matches!(member::heartbeat(&*store, region, member), Ok(false)) {}
         };
-        let thread = std::thread::Builder::new().name("trellis-life".to_owned()).spawn(body).ok();
+        let thread = std::thread::Builder::new().name("trellis-heartbeat".to_owned()).spawn(body).ok();
         Heartbeats { is_over, thread: Mutex::new(thread) }
     }
 
@@ -70,11 +70,11 @@ mod tests {
         let heartbeats =
             [stopped, replaced].map(|of| Heartbeats::start(Arc::clone(&store), 3, of, Duration::from_millis(30)));
         let record = |of| member::records(&*store, 3, &[of]).expect("readable").remove(0);
-        while record(stopped).beat < 3 || record(replaced).beat < 3 {
+        while record(stopped).heartbeat < 3 || record(replaced).heartbeat < 3 {
             std::thread::yield_now();
         }
         heartbeats[0].stop();
-        let last = record(stopped).beat;
+        let last = record(stopped).heartbeat;
         loop {
             let seen = record(replaced);
             let guard = member::guard(3, other);
@@ -85,7 +85,7 @@ mod tests {
         }
         // The thread ends by itself.
         heartbeats[1].thread.lock().expect("nobody panicked").take().expect("it was started").join().expect("it ends");
-        assert_eq!(record(stopped).beat, last);
+        assert_eq!(record(stopped).heartbeat, last);
         assert!(!record(replaced).is_alive);
     }
 }

@@ -43,7 +43,7 @@ struct Watch {
 /// The last observed heartbeat of a member.
 #[derive(Clone, Copy)]
 struct Seen {
-    beat: u64,
+    heartbeat: u64,
     looks: u32,
     /// The time of the last look that counts.
     at: Instant,
@@ -87,9 +87,9 @@ impl Liveness {
     /// Records a look; returns whether the silence is long enough.
     fn is_silent(&self, record: &MemberRecord, now: Instant) -> bool {
         let mut watch = self.watch();
-        let first = Seen { beat: record.beat, looks: 0, at: now };
+        let first = Seen { heartbeat: record.heartbeat, looks: 0, at: now };
         let seen = watch.seen.entry(record.number).or_insert(first);
-        if seen.beat != record.beat {
+        if seen.heartbeat != record.heartbeat {
             *seen = first;
         } else if now.saturating_duration_since(seen.at) >= record.lease.max(Duration::from_millis(1)) / 2 {
             seen.looks += 1;

@@ -227,7 +227,7 @@ impl Group {
                     wanted = true;
                 }
             }
-            self.heartbeats.beat(now, wanted);
+            self.heartbeats.update(now, wanted);
         }
         for (end, bag) in self.near.iter_mut().zip(&mut self.there) {
             end.transmit(now, bag);

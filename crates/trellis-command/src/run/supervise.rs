@@ -292,11 +292,11 @@ impl<'a> Supervisor<'a> {
         let of_stage = match self.stage {
             Stage::Running => self.ends_at,
             Stage::Deciding(at) | Stage::Failing(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
-            Stage::Killed(at) => Some(at).filter(|at| *at > Instant::now() && self.fleet.beats_at().is_some()),
+            Stage::Killed(at) => Some(at).filter(|at| *at > Instant::now() && self.fleet.heartbeat_at().is_some()),
         };
         let is_deciding = matches!(self.stage, Stage::Deciding(_) | Stage::Failing(_));
-        let shows_at = self.fleet.beats_at().filter(|_| is_deciding).map(|_| self.shows_at);
-        let of_fleet = [self.fleet.beats_at(), self.fleet.silent_at(self.is_ending()), shows_at];
+        let shows_at = self.fleet.heartbeat_at().filter(|_| is_deciding).map(|_| self.shows_at);
+        let of_fleet = [self.fleet.heartbeat_at(), self.fleet.silent_at(self.is_ending()), shows_at];
         of_fleet.into_iter().chain([of_stage]).flatten().min()
     }
 
@@ -431,7 +431,7 @@ impl<'a> Supervisor<'a> {
             | Report::Surveyed(_)
             | Report::Measured(_)
             | Report::Assigned
-            | Report::Beat => {}
+            | Report::Heartbeat => {}
         }
     }
 
@@ -497,7 +497,7 @@ impl<'a> Supervisor<'a> {
 
     /// Says that the launcher is there, and notes which hosts are not.
     fn look_after_fleet(&mut self, now: Instant) {
-        self.fleet.beat(now);
+        self.fleet.send_heartbeats(now);
         for (place, why) in self.fleet.lost(now, self.is_ending()) {
             self.relay.taken(place, None);
             self.lose_nodes(place, &why, |_| true);
@@ -720,7 +720,7 @@ impl<'a> Supervisor<'a> {
             if self.asked_count > asked_before || asked_before > 1 {
                 self.fleet.abandon();
             }
-            let until = [self.fleet.beats_at(), self.fleet.silent_at(self.is_ending())];
+            let until = [self.fleet.heartbeat_at(), self.fleet.silent_at(self.is_ending())];
             self.wait(until.into_iter().flatten().min())?;
         }
         let mut sweep = Sweep::new(has_failed);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::super::{Client, ClientOptions, Host, Pointer, RemoteError};
 
 /// The interval of heartbeats to servers: several within the shortest limit that a server can have.
-const BEAT: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub(super) struct Heartbeats {
@@ -24,7 +24,7 @@ pub(super) struct Heartbeats {
 struct Shared {
     clients: Mutex<BTreeMap<Host, Arc<Mutex<Client>>>>,
     /// Where the thread waits between two heartbeats.
-    beat: Condvar,
+    changed: Condvar,
     over: Mutex<bool>,
 }
 
@@ -35,9 +35,9 @@ impl Heartbeats {
     ///
     /// When the system provides no thread.
     pub(super) fn start(options: ClientOptions) -> Result<Heartbeats, RemoteError> {
-        let shared = Arc::new(Shared { clients: Mutex::default(), beat: Condvar::new(), over: Mutex::new(false) });
+        let shared = Arc::new(Shared { clients: Mutex::default(), changed: Condvar::new(), over: Mutex::new(false) });
         let weak = Arc::downgrade(&shared);
-        let spawned = std::thread::Builder::new().name("trellis-beats".to_owned()).spawn(move || keep(&weak));
+        let spawned = std::thread::Builder::new().name("trellis-heartbeat".to_owned()).spawn(move || keep(&weak));
         spawned.map_err(|error| {
             RemoteError::Setting(format!("a thread cannot be started: {error}; look at `ulimit -u`"))
         })?;
@@ -70,7 +70,7 @@ impl Heartbeats {
 impl Drop for Heartbeats {
     fn drop(&mut self) {
         *locked(&self.shared.over) = true;
-        self.shared.beat.notify_all();
+        self.shared.changed.notify_all();
     }
 }
 
@@ -78,7 +78,7 @@ impl Shared {
     /// False at the end.
     fn wait(&self) -> bool {
         let over = locked(&self.over);
-        let waited = self.beat.wait_timeout_while(over, BEAT, |over| !*over);
+        let waited = self.changed.wait_timeout_while(over, INTERVAL, |over| !*over);
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }

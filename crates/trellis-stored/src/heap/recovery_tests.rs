@@ -263,9 +263,9 @@ fn silence_is_a_lease_over_two_more_looks() {
     // The store could not be reached for an hour: no process could have given a heartbeat.
     assert_eq!(gone(Duration::from_secs(3_600)), [0; 0]);
     assert_eq!(gone(Duration::from_secs(3_601)), [0; 0], "too soon after the last look");
-    assert!(member::beat(&*store, REGION, living).unwrap());
+    assert!(member::heartbeat(&*store, REGION, living).unwrap());
     assert_eq!(gone(Duration::from_secs(3_605)), [silent]);
-    assert!(!member::beat(&*store, REGION, silent).unwrap(), "it was replaced");
+    assert!(!member::heartbeat(&*store, REGION, silent).unwrap(), "it was replaced");
     assert_eq!(gone(Duration::from_secs(3_606)), [silent], "and stays so");
     member::leave(&*store, REGION, living).unwrap();
     assert_eq!(gone(Duration::from_secs(3_607)), [silent, living], "who left is gone, too");

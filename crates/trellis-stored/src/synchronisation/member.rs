@@ -31,7 +31,7 @@ pub const LEASE_MIN: Duration = Duration::from_millis(10);
 
 /// 1 while the process may change the region; 2 after it was replaced.
 const STATE: u32 = 0;
-const BEAT: u32 = 8;
+const HEARTBEATS: u32 = 8;
 const REPLACED_BY: u32 = 16;
 const LEASE_MILLISECONDS: u32 = 24;
 const PROCESS: u32 = 32;
@@ -103,9 +103,9 @@ pub fn leave(store: &dyn Store, region: u32, number: u64) -> Result<(), StoreErr
 ///
 /// # Errors
 ///
-/// The errors of the store.
-pub fn beat(store: &dyn Store, region: u32, number: u64) -> Result<bool, StoreError> {
-    let step = Operation::Add { key: key(region, number), offset: BEAT, width: 8, delta: 1, bounds: None };
+/// As the store's.
+pub fn heartbeat(store: &dyn Store, region: u32, number: u64) -> Result<bool, StoreError> {
+    let step = Operation::Add { key: key(region, number), offset: HEARTBEATS, width: 8, delta: 1, bounds: None };
     Ok(matches!(store.apply(&[step], Some(&guard(region, number)))?, Applied::Done(_)))
 }
 
@@ -117,7 +117,7 @@ pub struct MemberRecord {
     /// Whether it may change the region: its record exists, and it was not replaced.
     pub is_alive: bool,
     /// The number of its heartbeats.
-    pub beat: u64,
+    pub heartbeat: u64,
     /// The member that replaced it; 0 if none did.
     pub replaced_by: u64,
     /// How long it may give no heartbeat while it holds something.
@@ -141,7 +141,7 @@ impl MemberRecord {
         MemberRecord {
             number,
             is_alive: record::word(bytes, STATE) == ALIVE,
-            beat: record::word(bytes, BEAT),
+            heartbeat: record::word(bytes, HEARTBEATS),
             replaced_by: record::word(bytes, REPLACED_BY),
             lease: Duration::from_millis(record::word(bytes, LEASE_MILLISECONDS)),
             process: record::word(bytes, PROCESS) as u32,
@@ -162,7 +162,7 @@ impl MemberRecord {
 
 /// The step that replaces a living member; refused if it gave a heartbeat meanwhile.
 pub(crate) fn replace(region: u32, record: &MemberRecord, by: u64) -> Operation {
-    record::swap(&key(region, record.number), STATE, &[ALIVE, record.beat], &[REPLACED, record.beat, by])
+    record::swap(&key(region, record.number), STATE, &[ALIVE, record.heartbeat], &[REPLACED, record.heartbeat, by])
 }
 
 /// Returns the steps that take back what a member holds together with others, for one call with [`replace`]. This takes
@@ -211,4 +211,5 @@ fn strange(store: &dyn Store, what: &str) -> StoreError {
     StoreError::Protocol { store: store.name().to_owned(), reason: what.to_owned() }
 }
 
-const _: () = assert!(HOST == SINCE_MILLISECONDS + 8 && PROCESS == LEASE_MILLISECONDS + 8 && REPLACED_BY == BEAT + 8);
+const _: () =
+    assert!(HOST == SINCE_MILLISECONDS + 8 && PROCESS == LEASE_MILLISECONDS + 8 && REPLACED_BY == HEARTBEATS + 8);

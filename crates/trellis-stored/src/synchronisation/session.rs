@@ -41,8 +41,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 pub struct Options {
     /// The limit of waits that have none of their own.
     pub wait_max: Duration,
-    /// Whether a thread gives the heartbeats; otherwise the creator of the session calls [`Session::beat`].
-    pub has_beat_thread: bool,
+    /// Whether a thread gives the heartbeats; otherwise the creator of the session calls [`Session::heartbeat`].
+    pub has_heartbeat_thread: bool,
     /// Whether no other process can use the region; member records are not needed then.
     pub is_alone: bool,
     /// The clock of waits and leases.
@@ -52,7 +52,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let clock = Arc::new(SystemClock);
-        Options { wait_max: WAIT.time(), has_beat_thread: true, is_alone: false, clock }
+        Options { wait_max: WAIT.time(), has_heartbeat_thread: true, is_alone: false, clock }
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Core {
     wait_max: Duration,
     nonces: AtomicU64,
     failure: Mutex<Option<SynchronisationError>>,
-    life: Mutex<Life>,
+    state: Mutex<HoldState>,
     changed: Condvar,
     /// What was observed of blocking members, by the number of the object.
     pub(super) watched: Mutex<HashMap<u64, Watch>>,
@@ -93,7 +93,7 @@ pub(super) struct Core {
 }
 
 #[derive(Default)]
-struct Life {
+struct HoldState {
     holds: usize,
     /// Locks that threads of this process hold, and the thread that took each.
     owners: Vec<(u64, u64)>,
@@ -166,7 +166,7 @@ impl Session {
             clock: options.clock,
             nonces: AtomicU64::new(1),
             failure: Mutex::default(),
-            life: Mutex::default(),
+            state: Mutex::default(),
             changed: Condvar::new(),
             watched: Mutex::default(),
             slots: Mutex::default(),
@@ -174,7 +174,7 @@ impl Session {
             barriers: Mutex::default(),
             shared,
         };
-        let has_thread = options.has_beat_thread && !options.is_alone;
+        let has_thread = options.has_heartbeat_thread && !options.is_alone;
         let ends = Ends { core: Arc::new(core), thread: Mutex::default(), has_thread };
         Ok(Session { inner: Arc::new(ends) })
     }
@@ -185,8 +185,8 @@ impl Session {
     /// # Errors
     ///
     /// [`SynchronisationError::LeaseLost`] if this process was replaced.
-    pub fn beat(&self) -> Result<bool, SynchronisationError> {
-        self.inner.core.beat()
+    pub fn heartbeat(&self) -> Result<bool, SynchronisationError> {
+        self.inner.core.heartbeat()
     }
 
     /// How long this process may give no heartbeat while it holds something.
@@ -207,13 +207,13 @@ impl Ends {
     /// Records that something is held, until the result is dropped.
     pub(super) fn hold(self: &Arc<Self>) -> Hold {
         self.start_thread();
-        let mut life = locked(&self.life);
-        life.holds += 1;
-        life.was_used = true;
-        if std::mem::take(&mut life.is_parked) {
+        let mut state = locked(&self.state);
+        state.holds += 1;
+        state.was_used = true;
+        if std::mem::take(&mut state.is_parked) {
             self.changed.notify_all();
         }
-        drop(life);
+        drop(state);
         Hold { session: Arc::clone(self), owner: None }
     }
 
@@ -221,14 +221,14 @@ impl Ends {
     pub(super) fn hold_lock(self: &Arc<Self>, lock: u64) -> Hold {
         let owner = (lock, this_thread());
         let mut hold = self.hold();
-        locked(&self.life).owners.push(owner);
+        locked(&self.state).owners.push(owner);
         hold.owner = Some(owner);
         hold
     }
 
     /// Whether this thread holds the lock, and would wait for itself.
     pub(super) fn is_own(&self, lock: u64) -> bool {
-        locked(&self.life).owners.contains(&(lock, this_thread()))
+        locked(&self.state).owners.contains(&(lock, this_thread()))
     }
 
     fn start_thread(&self) {
@@ -238,7 +238,8 @@ impl Ends {
         let mut thread = locked(&self.thread);
         if thread.is_none() {
             let core = Arc::clone(&self.core);
-            let started = std::thread::Builder::new().name("trellis-beat".to_owned()).spawn(move || core.live());
+            let started =
+                std::thread::Builder::new().name("trellis-heartbeat".to_owned()).spawn(move || core.give_heartbeats());
             // Without a thread there are no heartbeats, and a process that waits long replaces this one: slow, but not
             // wrong.
             *thread = started.ok();
@@ -248,7 +249,7 @@ impl Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        locked(&self.life).is_over = true;
+        locked(&self.state).is_over = true;
         self.changed.notify_all();
         if let Some(thread) = locked(&self.thread).take() {
             // If it panicked, there is nothing more to report than the thread has reported itself.
@@ -267,10 +268,10 @@ pub(super) struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut life = locked(&self.session.life);
-        life.holds -= 1;
-        if let Some(place) = life.owners.iter().rposition(|owner| Some(*owner) == self.owner) {
-            life.owners.swap_remove(place);
+        let mut state = locked(&self.session.state);
+        state.holds -= 1;
+        if let Some(place) = state.owners.iter().rposition(|owner| Some(*owner) == self.owner) {
+            state.owners.swap_remove(place);
         }
     }
 }
@@ -358,12 +359,12 @@ impl Core {
         error
     }
 
-    fn beat(&self) -> Result<bool, SynchronisationError> {
+    fn heartbeat(&self) -> Result<bool, SynchronisationError> {
         self.check()?;
-        if locked(&self.life).holds == 0 || self.guard.is_none() {
+        if locked(&self.state).holds == 0 || self.guard.is_none() {
             return Ok(false);
         }
-        match member::beat(self.store(), self.region(), self.me) {
+        match member::heartbeat(self.store(), self.region(), self.me) {
             Ok(true) => Ok(true),
             Ok(false) => {
                 let record = self.store().get_many(&[member::key(self.region(), self.me)]).map_err(of_store)?;
@@ -374,33 +375,33 @@ impl Core {
     }
 
     /// Gives heartbeats until the session ends.
-    fn live(&self) {
-        let mut life = locked(&self.life);
+    fn give_heartbeats(&self) {
+        let mut state = locked(&self.state);
         loop {
-            if life.holds == 0 && !std::mem::take(&mut life.was_used) {
-                life.is_parked = true;
+            if state.holds == 0 && !std::mem::take(&mut state.was_used) {
+                state.is_parked = true;
             }
-            while life.is_parked && !life.is_over {
+            while state.is_parked && !state.is_over {
                 // Ends when the session is used or ends.
-                life = self.changed.wait(life).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            let beat_at = Instant::now() + self.lease / 3;
-            while !life.is_over {
-                let left = beat_at.saturating_duration_since(Instant::now());
+            let heartbeat_at = Instant::now() + self.lease / 3;
+            while !state.is_over {
+                let left = heartbeat_at.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;
                 }
-                life = self.changed.wait_timeout(life, left).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
-            if life.is_over {
+            if state.is_over {
                 return;
             }
-            if life.holds > 0 {
-                drop(life);
+            if state.holds > 0 {
+                drop(state);
                 // A store that does not answer now may do so at the next heartbeat. If this process was replaced, that is
                 // recorded.
-                let _ = self.beat();
-                life = locked(&self.life);
+                let _ = self.heartbeat();
+                state = locked(&self.state);
             }
         }
     }

@@ -41,7 +41,7 @@ pub(super) struct Watch {
 struct Seen {
     member: u64,
     trace: Vec<u64>,
-    beat: u64,
+    heartbeat: u64,
     /// When this hold was first seen.
     first: Instant,
     /// When this heartbeat was first seen.
@@ -128,8 +128,8 @@ impl Core {
         let mut known = locked(&self.watched).remove(&object).unwrap_or_default();
         for blocker in blockers {
             let record = records.iter().find(|record| record.number == blocker.member);
-            let now = known.update(blocker, record.map_or(0, |record| record.beat), after);
-            // For this process itself, only the time since when it blocks is recorded.
+            let now = known.update(blocker, record.map_or(0, |record| record.heartbeat), after);
+            // Of this process itself, only the time since when it blocks is recorded.
             if let Some(record) = record {
                 // The time between two looks counts from the end of the first to the start of the second.
                 let unchanged = before.saturating_duration_since(now.since);
@@ -177,14 +177,14 @@ impl Core {
 
 impl Watch {
     /// Updates what is known of a blocking member with a new observation.
-    fn update(&mut self, blocker: &Blocker, beat: u64, now: Instant) -> Seen {
+    fn update(&mut self, blocker: &Blocker, heartbeat: u64, now: Instant) -> Seen {
         let same_hold = |seen: &Seen| seen.member == blocker.member && seen.trace == blocker.trace;
         let known = self.seen.iter().position(same_hold).map(|at| self.seen.swap_remove(at));
         let (first, since) = match known {
-            Some(known) if known.beat == beat => (known.first, known.since),
+            Some(known) if known.heartbeat == heartbeat => (known.first, known.since),
             Some(known) => (known.first, now),
             None => (now, now),
         };
-        Seen { member: blocker.member, trace: blocker.trace.clone(), beat, first, since }
+        Seen { member: blocker.member, trace: blocker.trace.clone(), heartbeat, first, since }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn open(url: &str, lease: Duration, has_beat_thread: bool) -> Process {
+    pub(crate) fn open(url: &str, lease: Duration, has_heartbeat_thread: bool) -> Process {
         let counted = Counted::new(trellis_store::open(url).unwrap());
         let store: Arc<dyn Store> = Arc::clone(&counted) as _;
         let settings = Settings { region: Some("test".to_owned()), lease, ..Settings::default() };
@@ -53,7 +53,7 @@ impl Process {
             is_private: false,
         };
         let shared = Arc::new(Coherence::new(store, who, Arc::clone(&memory) as _, opened.seen));
-        let options = Options { wait_max: Duration::from_secs(60), has_beat_thread, ..Options::default() };
+        let options = Options { wait_max: Duration::from_secs(60), has_heartbeat_thread, ..Options::default() };
         let session = Session::new(shared, options).unwrap();
         Process { counted, session, memory, opened }
     }

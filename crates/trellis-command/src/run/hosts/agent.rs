@@ -124,7 +124,7 @@ struct Agent<'a> {
     stage: Stage,
     /// When the launcher was heard last; `None` while it is stopped.
     heard: Option<Instant>,
-    beats_at: Instant,
+    heartbeat_at: Instant,
 }
 
 impl<'a> Agent<'a> {
@@ -148,7 +148,7 @@ impl<'a> Agent<'a> {
             input_taken: 0,
             stage: Stage::Serving,
             heard: Some(Instant::now()),
-            beats_at: Instant::now(),
+            heartbeat_at: Instant::now(),
         }
     }
 
@@ -201,14 +201,14 @@ impl<'a> Agent<'a> {
     /// When something is to be done without anybody asking for it.
     fn deadline(&self) -> Instant {
         let silence = self.silence();
-        let beats_at = silence.map(|_| self.beats_at);
+        let heartbeat_at = silence.map(|_| self.heartbeat_at);
         let silent_at = self.heard.zip(silence).filter(|_| self.has_launcher).map(|(heard, silence)| heard + silence);
         let stage = match &self.stage {
             Stage::Serving => None,
             Stage::Terminating(at) => Some(*at),
             Stage::Finishing(_) => Some(Instant::now() + descendants::LOOK),
         };
-        let first = [beats_at, silent_at, stage].into_iter().flatten().min();
+        let first = [heartbeat_at, silent_at, stage].into_iter().flatten().min();
         // Before it is prepared, the end of standard input is all that it waits for.
         first.unwrap_or_else(|| Instant::now() + Duration::from_secs(60))
     }
@@ -310,7 +310,7 @@ impl<'a> Agent<'a> {
             }
             Order::Finish { has_failed } => self.stage = Stage::Finishing(Sweep::new(has_failed)),
             Order::OutputTaken(bytes) => self.on_its_way = self.on_its_way.saturating_sub(bytes),
-            Order::Beat => {}
+            Order::Heartbeat => {}
         }
         Ok(())
     }
@@ -531,11 +531,11 @@ impl<'a> Agent<'a> {
     fn advance(&mut self) {
         let now = Instant::now();
         if let Some(silence) = self.silence() {
-            if now >= self.beats_at {
-                self.beats_at = now + dialogue::beat(silence);
+            if now >= self.heartbeat_at {
+                self.heartbeat_at = now + dialogue::heartbeat_interval(silence);
                 // A launcher that is stopped reads nothing.
                 if self.heard.is_some() {
-                    self.say(&Report::Beat, b"");
+                    self.say(&Report::Heartbeat, b"");
                 }
             }
             if self.has_launcher && self.heard.is_some_and(|heard| now >= heard + silence) {

@@ -132,7 +132,8 @@ pub(crate) enum Order {
     /// End what the nodes left running, hand the records over, and end.
     Finish { has_failed: bool },
     /// The launcher is there.
-    Beat,
+    #[serde(rename = "Beat")]
+    Heartbeat,
 }
 
 /// What an agent says.
@@ -187,7 +188,8 @@ pub(crate) enum Report {
     /// Nothing is left of the nodes.
     Finished,
     /// The agent is there.
-    Beat,
+    #[serde(rename = "Beat")]
+    Heartbeat,
 }
 
 impl Report {
@@ -206,7 +208,7 @@ impl Report {
 }
 
 /// How often each side says that it is there: several times within the time that it may be silent.
-pub(super) fn beat(silence: Duration) -> Duration {
+pub(super) fn heartbeat_interval(silence: Duration) -> Duration {
     Duration::from_secs(1).min(silence / 4)
 }
 
@@ -310,7 +312,7 @@ mod tests {
     fn frames_arrive_whole_in_whatever_pieces_they_come() {
         let mut bytes = Vec::new();
         encode(&Report::Output { node: 3, stream: 1 }, b"hello\n", &mut bytes);
-        encode(&Report::Beat, b"", &mut bytes);
+        encode(&Report::Heartbeat, b"", &mut bytes);
         let mut frames = Frames::default();
         let mut seen = Vec::new();
         for byte in bytes {
@@ -319,7 +321,7 @@ mod tests {
                 seen.push((format!("{report:?}"), body));
             }
         }
-        let expected = [("Output { node: 3, stream: 1 }", &b"hello\n"[..]), ("Beat", b"")];
+        let expected = [("Output { node: 3, stream: 1 }", &b"hello\n"[..]), ("Heartbeat", b"")];
         assert_eq!(seen, expected.map(|(report, body)| (report.to_owned(), body.to_vec())));
     }
 

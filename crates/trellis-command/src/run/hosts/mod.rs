@@ -233,7 +233,7 @@ impl Hosts {
 #[derive(Default)]
 pub(super) struct Fleet {
     connections: Vec<Connection>,
-    beats_at: Option<Instant>,
+    heartbeat_at: Option<Instant>,
     /// How long an agent may be silent.
     silence: Duration,
 }
@@ -280,7 +280,7 @@ impl Fleet {
 
     /// Has each agent make the sockets of its nodes.
     fn prepare(&mut self, hosts: &Hosts, common: &Common, signals: &Signals) -> Result<(), Failure> {
-        self.beats_at = Some(Instant::now());
+        self.heartbeat_at = Some(Instant::now());
         let addresses = self.addresses_of_hosts(hosts.network.is_some())?;
         if hosts.copies {
             let files = copied::files(&common.program)?;
@@ -394,12 +394,12 @@ impl Fleet {
     fn wait(&mut self, signals: &Signals, until: Instant) -> Result<(), Failure> {
         let mut polled: Vec<PollFd<'_>> = vec![PollFd::new(signals, PollFlags::IN)];
         polled.extend(self.watched().map(|(pipe, flags)| PollFd::from_borrowed_fd(pipe, flags)));
-        let until = self.beats_at.map_or(until, |beats_at| until.min(beats_at));
+        let until = self.heartbeat_at.map_or(until, |heartbeat_at| until.min(heartbeat_at));
         match poll(&mut polled, network::timespec_until(Some(until)).as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Failure::new(exit::SYSTEM, format!("cannot wait for the hosts: {error}"))),
         }
-        self.beat(Instant::now());
+        self.send_heartbeats(Instant::now());
         while let Some(signal) = signals.next() {
             if signal == libc::SIGTSTP {
                 self.stop();
@@ -503,16 +503,16 @@ impl Fleet {
     }
 
     /// Says that the launcher is there, if it is time for that.
-    pub(super) fn beat(&mut self, now: Instant) {
-        if self.beats_at.is_some_and(|at| now >= at) {
-            self.order_all(&Order::Beat);
-            self.beats_at = Some(now + dialogue::beat(self.silence));
+    pub(super) fn send_heartbeats(&mut self, now: Instant) {
+        if self.heartbeat_at.is_some_and(|at| now >= at) {
+            self.order_all(&Order::Heartbeat);
+            self.heartbeat_at = Some(now + dialogue::heartbeat_interval(self.silence));
         }
     }
 
     /// When the launcher must say again that it is there.
-    pub(super) fn beats_at(&self) -> Option<Instant> {
-        self.beats_at
+    pub(super) fn heartbeat_at(&self) -> Option<Instant> {
+        self.heartbeat_at
     }
 
     /// The places of agents that are lost, each with the reason: their connection is over, or they were silent for
@@ -579,7 +579,7 @@ impl Fleet {
 
     /// Whether an agent was not heard when it should have been.
     pub(super) fn is_unheard(&self, place: usize, now: Instant) -> bool {
-        now >= self.connections[place].heard + 2 * dialogue::beat(self.silence)
+        now >= self.connections[place].heard + 2 * dialogue::heartbeat_interval(self.silence)
     }
 
     /// When the next agent counts as lost if it goes on to say nothing.

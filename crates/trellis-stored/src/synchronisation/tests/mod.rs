@@ -125,7 +125,7 @@ fn process(world: &Arc<World>, number: usize) -> Process {
     let who = Identity { name: "world".to_owned(), region: REGION, member, lease: LEASE, is_private: false };
     let shared = Coherence::new(store, who, Arc::clone(&memory) as _, 0);
     let options =
-        Options { wait_max: WAIT_MAX, has_beat_thread: false, is_alone: false, clock: Arc::clone(world) as _ };
+        Options { wait_max: WAIT_MAX, has_heartbeat_thread: false, is_alone: false, clock: Arc::clone(world) as _ };
     let session = Session::new(Arc::new(shared), options).unwrap();
     Process { number, session, memory, is_over: AtomicBool::new(false) }
 }
@@ -133,7 +133,7 @@ fn process(world: &Arc<World>, number: usize) -> Process {
 fn give_signs_of_life(world: &World, process: &Process) {
     while !process.is_over.load(Ordering::SeqCst) && !world.is_dead(process.number) {
         world.sleep(LEASE / 3);
-        if process.session.beat().is_err() {
+        if process.session.heartbeat().is_err() {
             return;
         }
     }
@@ -198,7 +198,7 @@ fn a_process_that_is_alone_needs_no_record() {
         (0..100).for_each(|_| semaphore.acquire().unwrap());
     });
     assert_eq!(counted.counts().calls(), 202);
-    assert!(!session.beat().unwrap());
+    assert!(!session.heartbeat().unwrap());
 }
 
 /// The calls of the threads of one process go together and cross each other.

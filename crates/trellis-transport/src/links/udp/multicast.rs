@@ -265,7 +265,7 @@ impl Peers {
             let waiting = |peer: usize| Some((peer, lock(&self.roster.peers[peer].own.output).waits_for_multicast()?));
             let hearing = (0..self.roster.count()).filter(|&peer| self.hears_bytes(peer).is_some());
             counts.extend(hearing.filter_map(waiting));
-            heartbeats.beat(now, counts.len() > before);
+            heartbeats.update(now, counts.len() > before);
         }
         for counts in counts.chunks(ADDRESSED_MAX) {
             connection.tell(now, counts, scratch);

@@ -42,7 +42,7 @@ impl Heartbeats {
     }
 
     /// Notes a heartbeat; `wanted` is whether some receiver is not known to have everything.
-    pub fn beat(&mut self, now: Nanoseconds, wanted: bool) {
+    pub fn update(&mut self, now: Nanoseconds, wanted: bool) {
         self.interval_ns = (4 * self.interval_ns).min(HEARTBEAT_NS_MAX);
         self.due = if wanted { now + self.interval_ns } else { NEVER };
     }
@@ -98,13 +98,13 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..5 {
             let now = heartbeats.due();
-            heartbeats.beat(now, true);
+            heartbeats.update(now, true);
             waits.push(heartbeats.due() - now);
         }
         assert_eq!(waits, [20_000_000, 80_000_000, 320_000_000, 320_000_000, 320_000_000]);
         heartbeats.sent(7);
         assert_eq!(heartbeats.due(), 7 + HEARTBEAT_NS_FIRST);
-        heartbeats.beat(heartbeats.due(), false);
+        heartbeats.update(heartbeats.due(), false);
         assert_eq!(heartbeats.due(), NEVER);
     }
 
