@@ -54,7 +54,7 @@ const WANTED: u8 = 64;
 #[derive(Clone, Debug)]
 pub enum Layer {
     /// A change.
-    Kept(Arc<Patch>),
+    Patch(Arc<Patch>),
     /// The number of a chunk in the store that has changes of this page.
     Staged(u64),
 }
@@ -554,7 +554,7 @@ impl Table {
     pub fn stage(&mut self, chunk: u64, patches: &[Arc<Patch>]) {
         for patch in patches {
             for over in self.overlays.get_mut(&patch.page).into_iter().flatten() {
-                if matches!(&over.layer, Layer::Kept(kept) if Arc::ptr_eq(kept, patch)) {
+                if matches!(&over.layer, Layer::Patch(kept) if Arc::ptr_eq(kept, patch)) {
                     over.layer = Layer::Staged(chunk);
                 }
             }
@@ -672,7 +672,7 @@ mod tests {
     fn a_layer_stays_until_its_release_is_acknowledged() {
         let mut table = Table::new(100, 10, false);
         let patch = Arc::new(Patch { page: 7, runs: vec![(0, vec![1])] });
-        table.lay_over(7, Layer::Kept(Arc::clone(&patch)), true);
+        table.lay_over(7, Layer::Patch(Arc::clone(&patch)), true);
         table.lay_over(7, Layer::Staged(5), false);
         assert!(!table.is_zero(7));
         table.stage(4, &[patch]);

@@ -386,9 +386,9 @@ fn who_may_not_ask_is_told_where_to_look() {
 
 /// The events of a process's pages.
 #[derive(Default)]
-struct Heard(Mutex<Vec<&'static str>>);
+struct EventLog(Mutex<Vec<&'static str>>);
 
-impl Events for Heard {
+impl Events for EventLog {
     fn invalidate(&self, _: u64) {
         self.0.lock().unwrap().push("invalidate");
     }
@@ -410,7 +410,7 @@ fn who_is_cut_off_with_a_lease_loses_it_and_what_comes_late_is_refused() {
         fabric.lab.switch().set_leases(Some(TERM)).unwrap();
         let object = good(fabric.client("c1").create(fabric.number("s1"), 4096));
         let open = |host: &str| {
-            let heard = Arc::new(Heard::default());
+            let heard = Arc::new(EventLog::default());
             (inside::leased(&fabric.lab, host, &[object], Arc::clone(&heard) as _), heard)
         };
         let ((first, heard), (second, _)) = (open("c1"), open("c2"));

@@ -29,7 +29,7 @@ use crate::leadership::{self, Action, Leadership, NAME_BYTES, Term};
 use crate::ranges::{Fact, Locality, Order, Ranges, Settings, Status};
 use crate::records;
 use crate::routes::{self, Router};
-use crate::workers::{self, Hardware, Heard, Room, WorkerEvent};
+use crate::workers::{self, Hardware, Received, Room, WorkerEvent};
 
 /// The maximum error of a clock's rate, in parts per million.
 pub const CLOCK_ERROR_PPM: u32 = 1000;
@@ -288,8 +288,8 @@ impl Controller {
         }
         for _ in 0..HAPPENINGS {
             match self.room.take(&self.endpoint, self.settings.me)? {
-                Some(Heard::Control(from, message)) => self.step(Fact::Control(from, message), say),
-                Some(Heard::Refused(refusal)) => say(&Event::Refused(refusal)),
+                Some(Received::Control(from, message)) => self.step(Fact::Control(from, message), say),
+                Some(Received::Refused(refusal)) => say(&Event::Refused(refusal)),
                 None => break,
             }
         }
@@ -327,7 +327,7 @@ impl Controller {
                 self.lead(fact, say);
             }
             WorkerEvent::Loaded(of, loaded) if Some(of) == name => match loaded {
-                Ok(kept) => self.begin(of, kept, say),
+                Ok(records) => self.begin(of, records, say),
                 Err(error) => self.yield_to_nobody(&error.to_string(), say),
             },
             WorkerEvent::Written(of, tickets) if Some(of) == name => {
@@ -391,9 +391,9 @@ impl Controller {
         }
     }
 
-    fn begin(&mut self, name: [u8; NAME_BYTES], kept: records::Kept, say: &mut dyn FnMut(&Event)) {
-        let count = kept.ranges.len();
-        let ranges = Ranges::new(self.settings.clone(), kept, self.now());
+    fn begin(&mut self, name: [u8; NAME_BYTES], records: records::Records, say: &mut dyn FnMut(&Event)) {
+        let count = records.ranges.len();
+        let ranges = Ranges::new(self.settings.clone(), records, self.now());
         if let Some(routes) = &self.routes {
             let _ = routes.send(routes::Job::All(ranges.places()));
         }

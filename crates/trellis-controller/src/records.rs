@@ -188,7 +188,7 @@ pub enum Write {
 
 /// All records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct Records {
     /// Ranges by number.
     pub ranges: Vec<(Host, RangeRecord)>,
     /// Servers by host number.
@@ -284,14 +284,14 @@ fn text<T: Serialize>(record: &T) -> Vec<u8> {
 /// # Errors
 ///
 /// The store's, and [`RecordError::Unreadable`].
-pub fn load(store: &dyn Store, region: u32) -> Result<Kept, RecordError> {
+pub fn load(store: &dyn Store, region: u32) -> Result<Records, RecordError> {
     let ranges = load_kind(store, region, Kind::Directory, "range", range_of)?;
     if let Some((range, why)) = lost_part(&ranges) {
         let what = format!("range {range:#x}");
         return Err(RecordError::Unreadable { store: store.name().to_owned(), what, why });
     }
     let server_of = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
-    Ok(Kept { ranges, servers: load_kind(store, region, Kind::Member, "server", server_of)? })
+    Ok(Records { ranges, servers: load_kind(store, region, Kind::Member, "server", server_of)? })
 }
 
 /// The version is decoded first: another version may have other fields.
@@ -328,11 +328,11 @@ fn load_kind<T>(
     word: &str,
     read: impl Fn(&[u8]) -> Result<T, String>,
 ) -> Result<Vec<(Host, T)>, RecordError> {
-    let mut kept = Vec::new();
+    let mut records = Vec::new();
     let mut from = 0;
     loop {
         let numbers = store.numbers(region, kind, from, AT_ONCE)?;
-        let Some(last) = numbers.last() else { return Ok(kept) };
+        let Some(last) = numbers.last() else { return Ok(records) };
         from = last + 1;
         let reads: Vec<Operation> =
             numbers.iter().map(|number| Operation::Get { key: Key::new(region, kind, *number), range: None }).collect();
@@ -345,7 +345,7 @@ fn load_kind<T>(
                 why,
             };
             let host = Host::try_from(*number).map_err(|_| unreadable("no host has this number".to_owned()))?;
-            kept.push((host, read(&bytes).map_err(unreadable)?));
+            records.push((host, read(&bytes).map_err(unreadable)?));
         }
     }
 }
@@ -379,10 +379,10 @@ mod tests {
         write_one(Write::Range(0x1001, record(1, None))).expect("written");
         write_one(Write::Range(7, record(4, Some(Directive::Count(2))))).expect("written");
         write_one(Write::Server(8, ServerRecord { is_drained: true })).expect("written");
-        let kept = load(&*store, region).expect("readable");
-        assert_eq!(kept.ranges, [(7, record(4, Some(Directive::Count(2)))), (0x1001, record(1, None))]);
-        assert_eq!(kept.servers, [(8, ServerRecord { is_drained: true })]);
-        assert_eq!(kept.ranges[0].1.of_machine().backups, [8, 9]);
+        let records = load(&*store, region).expect("readable");
+        assert_eq!(records.ranges, [(7, record(4, Some(Directive::Count(2)))), (0x1001, record(1, None))]);
+        assert_eq!(records.servers, [(8, ServerRecord { is_drained: true })]);
+        assert_eq!(records.ranges[0].1.of_machine().backups, [8, 9]);
         assert!(load(&*store, super::region(7)).expect("readable").ranges.is_empty(), "another cluster's are others");
         let leave = Action::Swap { expect: Some(value), value: None };
         assert_eq!(carry_out(&*store, region, &leave).0, Fact::Swapped);

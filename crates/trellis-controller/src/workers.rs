@@ -22,7 +22,7 @@ use trellis_transport::links::ipv6::Endpoint;
 
 use crate::control::Asked;
 use crate::leadership::{Action, Fact, NAME_BYTES};
-use crate::records::{self, Kept, RecordError, Write};
+use crate::records::{self, RecordError, Records, Write};
 use crate::routes;
 
 /// The maximum length of a datagram.
@@ -41,7 +41,7 @@ pub(crate) enum WorkerEvent {
     /// The store's answer about the leadership.
     Leadership(Fact, Option<StoreError>),
     /// All records, as of the time at which this name began to lead.
-    Loaded([u8; NAME_BYTES], Result<Kept, RecordError>),
+    Loaded([u8; NAME_BYTES], Result<Records, RecordError>),
     /// These were written under this name.
     Written([u8; NAME_BYTES], Vec<u64>),
     /// A write failed, or its result is unknown.
@@ -95,7 +95,7 @@ pub(crate) struct Room {
 }
 
 /// A received datagram.
-pub(crate) enum Heard {
+pub(crate) enum Received {
     /// A message of a host.
     Control(Host, ControlMessage),
     /// A refused datagram.
@@ -108,7 +108,7 @@ impl Room {
     }
 
     /// The next message, or the next refusal to be reported; `None` if there is none.
-    pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<Heard>> {
+    pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<Received>> {
         while let Some(arrived) = endpoint.receive(&mut self.bytes)? {
             let (source, destination) = (Address(arrived.source), Address(arrived.destination));
             let message = match self.bytes.get(..arrived.bytes) {
@@ -116,10 +116,10 @@ impl Room {
                 None => Err(Reason::TooLong(arrived.bytes)),
             };
             match message {
-                Ok((from, message)) => return Ok(Some(Heard::Control(from, message))),
+                Ok((from, message)) => return Ok(Some(Received::Control(from, message))),
                 Err(why) => {
                     if let Some(refusal) = self.refusals.count(source, why) {
-                        return Ok(Some(Heard::Refused(refusal)));
+                        return Ok(Some(Received::Refused(refusal)));
                     }
                 }
             }
@@ -134,8 +134,8 @@ pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Work
     let places = Arc::default();
     loop {
         let worker_event = match room.take(endpoint, me) {
-            Ok(Some(Heard::Refused(refusal))) => WorkerEvent::Refused(refusal),
-            Ok(Some(Heard::Control(from, message))) => match Place::take(&places) {
+            Ok(Some(Received::Refused(refusal))) => WorkerEvent::Refused(refusal),
+            Ok(Some(Received::Control(from, message))) => match Place::take(&places) {
                 Some(place) => WorkerEvent::Control(from, message, place),
                 None => continue,
             },

@@ -484,14 +484,14 @@ fn who_is_silent_does_not_make_others_silent() {
 
 /// Hears what happens to pages.
 #[derive(Default)]
-struct Heard {
+struct PageEvents {
     lost: Mutex<Vec<u64>>,
     told: Condvar,
     /// Pages that nobody uses.
     unused: Mutex<Vec<u64>>,
 }
 
-impl Events for Heard {
+impl Events for PageEvents {
     fn invalidate(&self, _page: u64) {}
 
     fn recalled(&self, _page: u64) {}
@@ -506,7 +506,7 @@ impl Events for Heard {
     }
 }
 
-impl Heard {
+impl PageEvents {
     fn wait(&self, pages: &[u64]) {
         let until = Instant::now() + Duration::from_secs(60);
         let mut lost = self.lost.lock().expect("nobody panicked");
@@ -517,8 +517,8 @@ impl Heard {
     }
 }
 
-fn leased(host: u16, object: Pointer, deadline: Duration) -> (Leased, Arc<Heard>) {
-    let heard = Arc::new(Heard::default());
+fn leased(host: u16, object: Pointer, deadline: Duration) -> (Leased, Arc<PageEvents>) {
+    let heard = Arc::new(PageEvents::default());
     let options = LeasedOptions { port: BETWEEN, deadline, ..LeasedOptions::new(prefix(Host(host)), &[object]) };
     let leased = good(Leased::open(options, Arc::clone(&heard) as Arc<dyn Events>));
     (leased, heard)
@@ -587,7 +587,7 @@ fn leases_go_on_while_a_range_is_elsewhere() {
         });
         let error = answered_error(|deadline| {
             let options = LeasedOptions { deadline, port: BETWEEN, ..LeasedOptions::new(prefix(Host(11)), &[object]) };
-            Leased::open(options, Arc::new(Heard::default()))?.copy(&[2], false, &mut |_, _| {})
+            Leased::open(options, Arc::new(PageEvents::default()))?.copy(&[2], false, &mut |_, _| {})
         });
         let text = error.to_string();
         assert!(matches!(error, RemoteError::Unserved { status: Status::Restarting, .. }), "{text}");

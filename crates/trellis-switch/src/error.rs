@@ -53,7 +53,7 @@ pub enum SwitchError {
     },
     /// The error of a switch in another process.
     #[error("{sentence}")]
-    Told {
+    Remote {
         /// Whether a table has no room.
         is_full: bool,
         /// The whole message.
@@ -83,7 +83,7 @@ impl SwitchError {
     /// Whether a table has no room.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self, SwitchError::Full { .. } | SwitchError::Told { is_full: true, .. })
+        matches!(self, SwitchError::Full { .. } | SwitchError::Remote { is_full: true, .. })
     }
 
     /// The error for a system call that failed.

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use conformance::{Context, READ};
-use scripted::{Script, Scripted, Told, WELL};
+use scripted::{Received, Script, Scripted, WELL};
 use trellis_switch::switches::openflow::codec::{FlowMod, Instruction};
 use trellis_switch::switches::openflow::{ConnectionMethod, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
@@ -113,11 +113,14 @@ fn awaited(wiring: &OpenFlowWiring) -> (JoinHandle<Result<OpenFlow, SwitchError>
 }
 
 /// A controller and the switch that connected to it.
-fn connected(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
+fn connected(
+    wiring: &OpenFlowWiring,
+    script: Script,
+) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Received>>) {
     let (controller, chosen, first) = awaited(wiring);
     // That first one hangs up at once; a switch that comes next is served all the same.
     drop(first);
-    let told = Arc::new(Mutex::new(Told::default()));
+    let told = Arc::new(Mutex::new(Received::default()));
     let switch = Scripted::connect(chosen, script, &told);
     (controller.join().unwrap(), switch, told)
 }
@@ -131,7 +134,7 @@ fn page(number: u64) -> Page {
 }
 
 /// The flows of a switch, without the connection's number in their cookies.
-fn flows(told: &Mutex<Told>) -> Vec<String> {
+fn flows(told: &Mutex<Received>) -> Vec<String> {
     let unmarked = |flow: &FlowMod| format!("{:?}", FlowMod { cookie: flow.cookie & !(0xf << 52), ..flow.clone() });
     let mut flows: Vec<String> = told.lock().unwrap().flows.iter().map(unmarked).collect();
     flows.sort_unstable();
@@ -299,7 +302,7 @@ fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
 fn a_switch_that_hangs_up_at_each_question_is_an_error_of_the_call() {
     let (controller, chosen, first) = awaited(&wiring());
     drop(first);
-    let told = Arc::new(Mutex::new(Told::default()));
+    let told = Arc::new(Mutex::new(Received::default()));
     let switch = Scripted::connect(chosen, WELL, &told);
     let controller = controller.join().unwrap().unwrap();
     told.lock().unwrap().hangs_up = true;

@@ -119,7 +119,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             variables: Vec::new(),
             hosts: None,
             directory: None,
-            output: Output::Kept,
+            output: Output::Captured,
             inherited: ends.iter().map(|end| vec![*end]).collect(),
             shown: None,
             input: InputMode::None,

@@ -87,7 +87,7 @@ pub(crate) struct SalvageArguments {
 /// Runs `trellis store check`.
 pub(super) fn check(arguments: &CheckArguments) -> Ending {
     let path = whole_path(&arguments.path)?;
-    let report = watched(|told| rescue::check(&path, told))?;
+    let report = watched(|on_progress| rescue::check(&path, on_progress))?;
     if arguments.json {
         say!("{}", report_json(&path, &report));
     } else if report.is_whole() {
@@ -103,7 +103,7 @@ pub(super) fn check(arguments: &CheckArguments) -> Ending {
 /// Runs `trellis store backup`.
 pub(super) fn backup(arguments: &BackupArguments) -> Ending {
     let (path, copy) = (whole_path(&arguments.path)?, whole_path(&arguments.copy)?);
-    let report = watched(|told| rescue::backup(&path, &copy, told))?;
+    let report = watched(|on_progress| rescue::backup(&path, &copy, on_progress))?;
     if arguments.json {
         say!("{}", report_json(&copy, &report));
     } else {
@@ -115,7 +115,7 @@ pub(super) fn backup(arguments: &BackupArguments) -> Ending {
 /// Runs `trellis store salvage`.
 pub(super) fn salvage(arguments: &SalvageArguments) -> Ending {
     let (path, new) = (whole_path(&arguments.path)?, whole_path(&arguments.new)?);
-    let report = watched(|told| rescue::salvage(&path, &new, told))?;
+    let report = watched(|on_progress| rescue::salvage(&path, &new, on_progress))?;
     if arguments.json {
         say!("{}", report_json(&new, &report));
     } else {
@@ -135,7 +135,7 @@ pub(super) fn salvage(arguments: &SalvageArguments) -> Ending {
 }
 
 /// Runs `work`, and shows its progress.
-fn watched(work: impl FnOnce(rescue::Told) -> Result<Report, StoreError>) -> Result<Report, Failure> {
+fn watched(work: impl FnOnce(rescue::OnProgress) -> Result<Report, StoreError>) -> Result<Report, Failure> {
     let mut progress = Progress::default();
     let done = work(&mut |now| {
         progress.step(&format!(

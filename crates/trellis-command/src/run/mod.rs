@@ -219,8 +219,8 @@ pub enum Output {
     Files(PathBuf),
     /// Every line begins with its node, and the bytes go to files in this folder, too.
     Tee(PathBuf),
-    /// Standard output is kept for the command itself; standard error is prefixed.
-    Kept,
+    /// Standard output is captured for the command itself; standard error is prefixed.
+    Captured,
 }
 
 /// The description of a run.
@@ -279,7 +279,7 @@ impl Plan {
 
 /// The results of a run.
 pub struct Made {
-    /// Standard output of each node, with [`Output::Kept`].
+    /// Standard output of each node, with [`Output::Captured`].
     pub stdout: Vec<Vec<u8>>,
     /// The last counters in each node's status page.
     pub counters: Vec<Option<trellis::Counters>>,
@@ -680,7 +680,7 @@ impl Output {
                 let [stdout, stderr] = files_of(folder, node)?;
                 Ok(NodeOutput::Files(stdout, stderr))
             }
-            Output::Prefix | Output::Raw | Output::Tee(_) | Output::Kept => Ok(NodeOutput::Pipes),
+            Output::Prefix | Output::Raw | Output::Tee(_) | Output::Captured => Ok(NodeOutput::Pipes),
         }
     }
 
@@ -694,11 +694,11 @@ impl Output {
     ) -> Result<[Destination; 2], Failure> {
         let colours = [terminal::colour_wanted(&std::io::stdout()), terminal::colour_wanted(&std::io::stderr())];
         let shown = [0, 1].map(|stream| match self {
-            Output::Kept if stream == 0 => Destination::Kept(Vec::new()),
+            Output::Captured if stream == 0 => Destination::Captured(Vec::new()),
             Output::Files(_) => Destination::Nowhere,
             _ if !is_shown => Destination::Nowhere,
             Output::Raw => Destination::Raw { outlet: stream },
-            Output::Prefix | Output::Tee(_) | Output::Kept => {
+            Output::Prefix | Output::Tee(_) | Output::Captured => {
                 Destination::Lines { cutter: LineCutter::labelled(label, node, colours[stream]), outlet: stream }
             }
         });

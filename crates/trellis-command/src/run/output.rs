@@ -80,8 +80,8 @@ pub(super) enum Destination {
     File(File, Box<Destination>),
     /// To nobody.
     Nowhere,
-    /// Kept whole, for the command itself.
-    Kept(Vec<u8>),
+    /// Captured whole, for the command itself.
+    Captured(Vec<u8>),
 }
 
 impl Destination {
@@ -90,7 +90,7 @@ impl Destination {
         match self {
             Destination::Lines { outlet, .. } | Destination::Raw { outlet } => outlets[*outlet].has_room(),
             Destination::File(_, also) => also.has_room(outlets),
-            Destination::Nowhere | Destination::Kept(_) => true,
+            Destination::Nowhere | Destination::Captured(_) => true,
         }
     }
 
@@ -105,7 +105,7 @@ impl Destination {
                 also.take(bytes, outlets)?;
             }
             Destination::Nowhere => {}
-            Destination::Kept(kept) => kept.extend_from_slice(bytes),
+            Destination::Captured(kept) => kept.extend_from_slice(bytes),
         }
         outlets.iter_mut().for_each(Outlet::forget_if_closed);
         Ok(())
@@ -114,7 +114,7 @@ impl Destination {
     /// The bytes that were kept for the command.
     pub(super) fn into_kept(self) -> Vec<u8> {
         match self {
-            Destination::Kept(bytes) => bytes,
+            Destination::Captured(bytes) => bytes,
             _ => Vec::new(),
         }
     }

@@ -28,7 +28,7 @@ use trellis_fabric_protocol::wire::datagram::ControlMessage;
 use trellis_fabric_protocol::wire::datagram::control::{About, What};
 
 use crate::event::Event;
-use crate::records::{Directive, Goal, Kept, RangeRecord, ServerRecord, Write};
+use crate::records::{Directive, Goal, RangeRecord, Records, ServerRecord, Write};
 use locality::Pulls;
 pub use locality::{Counted, Locality};
 use parts::Parts;
@@ -121,7 +121,7 @@ pub enum Order {
 /// The state of a server.
 #[derive(Clone, Debug)]
 struct Server {
-    kept: ServerRecord,
+    record: ServerRecord,
     /// When it was last heard; `None` if this controller has not heard it.
     heard_at: Option<Nanoseconds>,
     is_there: bool,
@@ -158,9 +158,9 @@ pub struct Ranges {
 
 impl Ranges {
     /// The ranges of a controller that begins to lead with these records.
-    pub fn new(settings: Settings, kept: Kept, now: Nanoseconds) -> Ranges {
+    pub fn new(settings: Settings, records: Records, now: Nanoseconds) -> Ranges {
         let range = |(number, record): (Host, RangeRecord)| (number, Range::new(number, record, &settings, now));
-        let mut ranges: BTreeMap<Host, Range> = kept.ranges.into_iter().map(range).collect();
+        let mut ranges: BTreeMap<Host, Range> = records.ranges.into_iter().map(range).collect();
         let parts = Parts::new(&mut ranges);
         let mut servers = BTreeMap::new();
         // Hosts that are named in records get some time to be heard.
@@ -173,8 +173,8 @@ impl Ranges {
                 servers.entry(*host).or_insert(Server::new(ServerRecord::default()));
             }
         }
-        for (host, kept) in kept.servers {
-            servers.insert(host, Server::new(kept));
+        for (host, record) in records.servers {
+            servers.insert(host, Server::new(record));
         }
         let (unknown, asked, unanswered) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let (replicas, pulls, anywhere) = (Replicas::default(), Pulls::default(), None);
@@ -422,10 +422,10 @@ impl Ranges {
                 }
             }
             let is_empty = !self.ranges.values().any(|range| range.is_at(host));
-            if server.kept.is_drained && is_empty && !server.is_empty {
+            if server.record.is_drained && is_empty && !server.is_empty {
                 orders.push(Order::Say(Event::Drained { server: prefix(&self.settings, host) }));
             }
-            server.is_empty = server.kept.is_drained && is_empty;
+            server.is_empty = server.record.is_drained && is_empty;
         }
     }
 
@@ -469,11 +469,11 @@ impl Ranges {
     pub fn drain(&mut self, host: Host, is_drained: bool, asked: u64, orders: &mut Vec<Order>) -> Result<(), String> {
         let sentence = self.no_such_server(host);
         let server = self.servers.get_mut(&host).ok_or(sentence)?;
-        server.kept = ServerRecord { is_drained };
+        server.record = ServerRecord { is_drained };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.asked.insert(ticket, asked);
-        orders.push(Order::Write(ticket, vec![Write::Server(host, server.kept)]));
+        orders.push(Order::Write(ticket, vec![Write::Server(host, server.record)]));
         Ok(())
     }
 
@@ -541,14 +541,14 @@ impl Ranges {
     }
 
     fn is_drained(&self, host: Host) -> bool {
-        self.servers.get(&host).is_some_and(|server| server.kept.is_drained)
+        self.servers.get(&host).is_some_and(|server| server.record.is_drained)
     }
 }
 
 impl Server {
-    fn new(kept: ServerRecord) -> Server {
+    fn new(record: ServerRecord) -> Server {
         Server {
-            kept,
+            record,
             heard_at: None,
             is_there: false,
             spare_bytes: 0,

@@ -148,7 +148,7 @@ impl Ranges {
             homes: self.written().filter(of_it).count(),
             backups: self.written().filter(|range| range.written.backups.contains(&host)).count(),
             requests_per_second: self.ranges.values().filter(of_it).map(Range::load).sum(),
-            is_drained: server.kept.is_drained,
+            is_drained: server.record.is_drained,
         }
     }
 }

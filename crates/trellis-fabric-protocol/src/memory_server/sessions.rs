@@ -66,11 +66,11 @@ struct Session {
     /// The highest request id so far.
     highest: u64,
     /// By request id; those that are [`WINDOW`] below the highest are gone.
-    kept: BTreeMap<u64, Kept>,
+    kept: BTreeMap<u64, RequestRecord>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Kept {
+struct RequestRecord {
     destination: Address,
     /// `None` while it is being carried out.
     reply: Option<Reply>,
@@ -140,7 +140,7 @@ impl Sessions {
         session.heard = session.heard.max(now);
         match session.kept.get(&id) {
             Some(kept) if kept.destination != destination => Standing::Reused,
-            Some(Kept { reply: Some(reply), .. }) => Standing::Answered(*reply),
+            Some(RequestRecord { reply: Some(reply), .. }) => Standing::Answered(*reply),
             Some(_) => Standing::Running,
             None if session.is_forgotten(id) => Standing::Fenced,
             None => Standing::New,
@@ -153,7 +153,7 @@ impl Sessions {
         if session.is_forgotten(id) {
             return;
         }
-        session.kept.insert(id, Kept { destination, reply });
+        session.kept.insert(id, RequestRecord { destination, reply });
         session.highest = session.highest.max(id);
         while let Some(entry) = session.kept.first_entry().filter(|it| session.highest - it.key() >= WINDOW) {
             entry.remove();

@@ -27,7 +27,7 @@ use trellis_transport::links::ipv6::{Endpoint, NoAnswer};
 
 use super::client::DEADLINE;
 use super::{Client, ClientOptions, RemoteError, nanoseconds, random_number};
-use state::{End, Heard, Keeps, Kind, State};
+use state::{End, InterimAnswer, Keeps, Kind, State};
 
 /// The number of pages that one call has under way at the same time.
 const WINDOW_PAGES: usize = 64;
@@ -361,7 +361,7 @@ impl Shared {
     }
 
     /// The error that a caller gets at its deadline.
-    fn late(&self, kind: Kind, page: u64, heard: (u32, Option<Heard>), waited: Duration) -> RemoteError {
+    fn late(&self, kind: Kind, page: u64, heard: (u32, Option<InterimAnswer>), waited: Duration) -> RemoteError {
         match heard {
             // The last answer may be about one commit although the home has made another one.
             (sent, _) if matches!(kind, Kind::Commit { .. }) => {

@@ -101,11 +101,11 @@ struct Operation {
     /// The number of datagrams sent for it.
     sent: u32,
     /// The last answer that was not final, and the host that it named.
-    heard: Option<Heard>,
+    heard: Option<InterimAnswer>,
 }
 
 /// An answer that is not final.
-pub(super) type Heard = (Status, Option<Host>);
+pub(super) type InterimAnswer = (Status, Option<Host>);
 
 enum Phase {
     Asked,
@@ -302,7 +302,7 @@ impl State {
     }
 
     /// The history of a waiting operation: how often a request was sent, and the server's last answer.
-    pub(super) fn timeout(&self, page: u64) -> (u32, Option<Heard>) {
+    pub(super) fn timeout(&self, page: u64) -> (u32, Option<InterimAnswer>) {
         self.operations.get(&page).map_or((0, None), |operation| (operation.sent, operation.heard))
     }
 

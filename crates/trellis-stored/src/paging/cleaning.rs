@@ -194,7 +194,7 @@ impl Paging {
     /// Keeps a change above its page until a release is acknowledged.
     pub(super) fn keep(&self, table: &mut Table, patch: Patch) -> Arc<Patch> {
         let patch = Arc::new(patch);
-        table.lay_over(patch.page, Layer::Kept(Arc::clone(&patch)), true);
+        table.lay_over(patch.page, Layer::Patch(Arc::clone(&patch)), true);
         patch
     }
 }

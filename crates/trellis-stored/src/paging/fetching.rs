@@ -188,7 +188,7 @@ impl Paging {
             content.resize(PAGE_BYTES, 0);
             for layer in layers {
                 match layer {
-                    Layer::Kept(patch) => patch.apply(content),
+                    Layer::Patch(patch) => patch.apply(content),
                     Layer::Staged(chunk) => {
                         let patches = staged.get(&chunk).into_iter().flatten();
                         patches.filter(|patch| patch.page == page).for_each(|patch| patch.apply(content));

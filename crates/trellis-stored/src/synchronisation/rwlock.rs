@@ -65,7 +65,7 @@ impl RwLock {
     ///
     /// [`SynchronisationError::TooLong`] names the members that write or wait to write, and for how long.
     pub fn read(&self) -> Result<RwLockReadGuard, SynchronisationError> {
-        Ok(RwLockReadGuard(Kept::of(self.acquire(Access::Read)?)))
+        Ok(RwLockReadGuard(ScopedAccess::of(self.acquire(Access::Read)?)))
     }
 
     /// Takes the lock for writing, alone.
@@ -74,7 +74,7 @@ impl RwLock {
     ///
     /// [`SynchronisationError::TooLong`] names the members that hold it, and for how long.
     pub fn write(&self) -> Result<RwLockWriteGuard, SynchronisationError> {
-        Ok(RwLockWriteGuard(Kept::of(self.acquire(Access::Write)?)))
+        Ok(RwLockWriteGuard(ScopedAccess::of(self.acquire(Access::Write)?)))
     }
 
     /// Takes the lock for reading if no writer holds it or waits for it, with one call.
@@ -101,7 +101,7 @@ impl RwLock {
     ///
     /// The errors of the store.
     pub fn try_read_for(&self, duration: Duration) -> Result<Option<RwLockReadGuard>, SynchronisationError> {
-        Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| RwLockReadGuard(Kept::of(held))))
+        Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| RwLockReadGuard(ScopedAccess::of(held))))
     }
 
     /// Takes the lock for writing if that is possible before `duration` has passed.
@@ -110,7 +110,7 @@ impl RwLock {
     ///
     /// The errors of the store.
     pub fn try_write_for(&self, duration: Duration) -> Result<Option<RwLockWriteGuard>, SynchronisationError> {
-        Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| RwLockWriteGuard(Kept::of(held))))
+        Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| RwLockWriteGuard(ScopedAccess::of(held))))
     }
 
     /// Waits like [`RwLock::read`] or [`RwLock::write`], for callers that store the hold themselves. Only
@@ -402,11 +402,11 @@ impl HeldAccess {
 
 /// A read-write lock that is held for reading. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
-pub struct RwLockReadGuard(Kept);
+pub struct RwLockReadGuard(ScopedAccess);
 
 /// A read-write lock that is held for writing. Dropping the guard releases it.
 #[must_use = "dropping it releases the lock"]
-pub struct RwLockWriteGuard(Kept);
+pub struct RwLockWriteGuard(ScopedAccess);
 
 impl RwLockReadGuard {
     /// Releases the lock, and returns the error that dropping the guard cannot.
@@ -436,14 +436,14 @@ impl RwLockWriteGuard {
 }
 
 /// A hold until it is dropped; as in the standard library, by the thread that took it.
-struct Kept {
+struct ScopedAccess {
     held: Option<HeldAccess>,
     not_send: PhantomData<*const ()>,
 }
 
-impl Kept {
-    fn of(held: HeldAccess) -> Kept {
-        Kept { held: Some(held), not_send: PhantomData }
+impl ScopedAccess {
+    fn of(held: HeldAccess) -> ScopedAccess {
+        ScopedAccess { held: Some(held), not_send: PhantomData }
     }
 
     fn give_back(&mut self) -> Result<(), SynchronisationError> {
@@ -451,7 +451,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ScopedAccess {
     fn drop(&mut self) {
         let Some(session) = self.held.as_ref().map(|held| Arc::clone(&held.lock.session)) else { return };
         if let Err(error) = self.give_back() {

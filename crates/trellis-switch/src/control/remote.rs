@@ -108,12 +108,12 @@ impl Remote {
             }
         };
         match answer {
-            Answer::Refused { is_full, sentence } => Err(SwitchError::Told { is_full, sentence }),
+            Answer::Refused { is_full, sentence } => Err(SwitchError::Remote { is_full, sentence }),
             Answer::Began(boot_id) => {
                 self.boot_id.store(boot_id, Ordering::Relaxed);
                 let sentence =
                     format!("the switch at {} was started again and knows nothing; tell it everything anew", self.at);
-                Err(SwitchError::Told { is_full: false, sentence })
+                Err(SwitchError::Remote { is_full: false, sentence })
             }
             answer => Ok(answer),
         }
@@ -149,7 +149,7 @@ impl Remote {
     fn misunderstood(&self, answer: &Answer) -> SwitchError {
         let word = format!("{answer:?}");
         let word: String = word.chars().take_while(char::is_ascii_alphanumeric).collect();
-        SwitchError::Told {
+        SwitchError::Remote {
             is_full: false,
             sentence: format!("the switch at {} answers {word}; it is of another version: start it again", self.at),
         }

@@ -24,7 +24,7 @@ pub(crate) const WELL: Script = Script { version: 4, datapath: 0xbb, tables: 254
 
 /// What it has received, over all of its connections.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Received {
     pub(crate) flows: Vec<FlowMod>,
     /// The order of arrival: `flow`, `barrier`, `packet`.
     pub(crate) order: Vec<&'static str>,
@@ -44,12 +44,12 @@ pub(crate) struct Scripted {
 }
 
 impl Scripted {
-    pub(crate) fn connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Told>>) -> Scripted {
+    pub(crate) fn connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Received>>) -> Scripted {
         Scripted::try_connect(controller, script, told).expect("the controller listens")
     }
 
     /// `None` if no controller listens.
-    pub(crate) fn try_connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Told>>) -> Option<Scripted> {
+    pub(crate) fn try_connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Received>>) -> Option<Scripted> {
         let stream = TcpStream::connect(controller).ok()?;
         let mut talking = Talking { stream: stream.try_clone().unwrap(), script, told: Arc::clone(told) };
         let thread = std::thread::spawn(move || talking.run());
@@ -88,7 +88,7 @@ fn send(stream: &mut TcpStream, number: u32, body: Body) {
 struct Talking {
     stream: TcpStream,
     script: Script,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<Received>>,
 }
 
 impl Talking {

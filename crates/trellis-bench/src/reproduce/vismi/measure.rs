@@ -188,7 +188,7 @@ fn on_nodes(
         variables: Vec::new(),
         hosts: None,
         directory: None,
-        output: Output::Kept,
+        output: Output::Captured,
         inherited: Vec::new(),
         shown: None,
         input: InputMode::None,

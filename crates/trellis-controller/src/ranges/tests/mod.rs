@@ -102,7 +102,7 @@ impl World {
         World {
             now: 0,
             timing,
-            ranges: Ranges::new(settings.clone(), Kept::default(), 0),
+            ranges: Ranges::new(settings.clone(), Records::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
             refusing: BTreeSet::new(),
@@ -155,7 +155,7 @@ impl World {
     fn restart_controller(&mut self) {
         let ranges = self.written.iter().map(|(number, record)| (*number, record.clone())).collect();
         let servers = self.drained.iter().map(|(host, record)| (*host, *record)).collect();
-        self.ranges = Ranges::new(self.settings.clone(), Kept { ranges, servers }, self.now);
+        self.ranges = Ranges::new(self.settings.clone(), Records { ranges, servers }, self.now);
         self.routes = self.ranges.places().into_iter().map(|place| (place.number, place.home)).collect();
     }
 

@@ -13,7 +13,7 @@ const COMMANDS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 64 << 20;
 
 /// A command: its bytes, and the places of its parts.
-type Kept = (Vec<u8>, Vec<Place>);
+type QueuedCommand = (Vec<u8>, Vec<Place>);
 
 /// A transaction that a client has begun, and the keys that the client watches.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct Transaction {
     open: bool,
     /// Whether a command was refused, so that the transaction must not run.
     spoiled: bool,
-    commands: Vec<Kept>,
+    commands: Vec<QueuedCommand>,
     bytes: usize,
     watched: Vec<(Key, Option<Vec<u8>>)>,
 }

@@ -153,7 +153,7 @@ impl Aside {
     }
 
     /// Copies all bytes of a file, and reports how many were copied.
-    pub(super) fn copy(&mut self, mut from: &File, told: &mut dyn FnMut(u64)) -> Result<(), StoreError> {
+    pub(super) fn copy(&mut self, mut from: &File, on_progress: &mut dyn FnMut(u64)) -> Result<(), StoreError> {
         let mut buffer = vec![0; COPY_BYTES];
         let mut copied = 0;
         let all = from.rewind().and_then(|()| {
@@ -164,7 +164,7 @@ impl Aside {
                 }
                 self.0.file().write_all(&buffer[..count])?;
                 copied += count as u64;
-                told(copied);
+                on_progress(copied);
             }
         });
         all.map_err(|error| failed(self.0.place(), "copied", &error))

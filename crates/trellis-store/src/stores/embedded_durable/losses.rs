@@ -9,7 +9,7 @@ use std::ops::Bound;
 use redb::{Database, ReadableTable, StorageError, Table as RedbTable};
 
 use super::format::{Between, Image, Place, Table, Visitor};
-use super::rescue::{Progress, Told};
+use super::rescue::{OnProgress, Progress};
 use super::tables::{self, ENTRIES, HEAD_BYTES, LOGS, TAILS, VALUES};
 
 /// The number of bytes that are committed together.
@@ -18,7 +18,7 @@ const TOGETHER_BYTES: usize = 8 << 20;
 type Bytes = &'static [u8];
 
 /// Copies the readable part of a table, and returns the key intervals that could not be read.
-pub(super) fn copy(image: &Image, table: &Table, to: &Database, told: Told) -> io::Result<Vec<Between>> {
+pub(super) fn copy(image: &Image, table: &Table, to: &Database, on_progress: OnProgress) -> io::Result<Vec<Between>> {
     let mut copier = Copier {
         table: &table.name,
         to,
@@ -27,7 +27,7 @@ pub(super) fn copy(image: &Image, table: &Table, to: &Database, told: Told) -> i
         lost: Vec::new(),
         done_bytes: 0,
         of_bytes: image.bytes(),
-        told,
+        on_progress,
     };
     image.read(table, &mut copier)?;
     copier.write()?;
@@ -42,7 +42,7 @@ struct Copier<'a, 'b> {
     lost: Vec<Between>,
     done_bytes: u64,
     of_bytes: u64,
-    told: &'a mut (dyn FnMut(Progress) + 'b),
+    on_progress: &'a mut (dyn FnMut(Progress) + 'b),
 }
 
 impl Copier<'_, '_> {
@@ -55,7 +55,7 @@ impl Copier<'_, '_> {
 impl Visitor for Copier<'_, '_> {
     fn page(&mut self, bytes: u64) {
         self.done_bytes += bytes;
-        (self.told)(Progress { step: "writing it anew", done_bytes: self.done_bytes, of_bytes: self.of_bytes });
+        (self.on_progress)(Progress { step: "writing it anew", done_bytes: self.done_bytes, of_bytes: self.of_bytes });
     }
 
     fn mended(&mut self, _place: Place) {}

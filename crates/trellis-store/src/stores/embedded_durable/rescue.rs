@@ -86,7 +86,7 @@ impl Report {
 }
 
 /// Receives progress reports.
-pub type Told<'a> = &'a mut dyn FnMut(Progress);
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
 /// Compares every page in use with its checksum. Changes nothing.
 ///
@@ -94,8 +94,8 @@ pub type Told<'a> = &'a mut dyn FnMut(Progress);
 ///
 /// When the file does not exist, another process has it open, or the system does not let us read it. Damage is not an
 /// error.
-pub fn check(path: &Path, told: Told) -> Result<Report, StoreError> {
-    Ok(chosen(path, &image(path)?, "looking through it", told)?.report)
+pub fn check(path: &Path, on_progress: OnProgress) -> Result<Report, StoreError> {
+    Ok(chosen(path, &image(path)?, "looking through it", on_progress)?.report)
 }
 
 /// Makes a copy and checks it before it gets its name. The file must be intact.
@@ -103,18 +103,18 @@ pub fn check(path: &Path, told: Told) -> Result<Report, StoreError> {
 /// # Errors
 ///
 /// As [`check`]; when the file is damaged; when a file with the copy's name exists.
-pub fn backup(path: &Path, copy: &Path, told: Told) -> Result<Report, StoreError> {
+pub fn backup(path: &Path, copy: &Path, on_progress: OnProgress) -> Result<Report, StoreError> {
     refuse_existing(copy)?;
     let source = image(path)?;
-    let found = chosen(path, &source, "looking through it", told)?.report;
+    let found = chosen(path, &source, "looking through it", on_progress)?.report;
     if !found.is_whole() {
         return Err(file::damaged(path, "a copy would be damaged too"));
     }
     let mut aside = Aside::begin(copy)?;
     let of_bytes = found.bytes;
-    aside.copy(source.file(), &mut |done_bytes| told(Progress { step: "copying", done_bytes, of_bytes }))?;
+    aside.copy(source.file(), &mut |done_bytes| on_progress(Progress { step: "copying", done_bytes, of_bytes }))?;
     let written = read(copy, aside.file()?)?;
-    if chosen(copy, &written, "looking through the copy", told)?.report != found {
+    if chosen(copy, &written, "looking through the copy", on_progress)?.report != found {
         let reason = "the copy is not what was written; look at the disk, and copy again".to_owned();
         return Err(StoreError::Protocol { store: file::name(copy), reason });
     }
@@ -128,10 +128,10 @@ pub fn backup(path: &Path, copy: &Path, told: Told) -> Result<Report, StoreError
 ///
 /// When nothing can be read at all; when the file does not exist, another process has it open, or a file with the new
 /// store's name exists; when the new store cannot be written.
-pub fn salvage(path: &Path, new: &Path, told: Told) -> Result<Report, StoreError> {
+pub fn salvage(path: &Path, new: &Path, on_progress: OnProgress) -> Result<Report, StoreError> {
     refuse_existing(new)?;
     let image = image(path)?;
-    let Chosen { mut report, tables } = chosen(path, &image, "looking through it", told)?;
+    let Chosen { mut report, tables } = chosen(path, &image, "looking through it", on_progress)?;
     if tables.is_empty() {
         let reason =
             "nothing of it can be read: neither of the last two commits says where its tables are; if there is a \
@@ -148,7 +148,7 @@ pub fn salvage(path: &Path, new: &Path, told: Told) -> Result<Report, StoreError
     let mut lost = Vec::new();
     for name in tables::NAMES {
         let Some(table) = tables.iter().find(|table| table.name == name) else { continue };
-        let copied = losses::copy(&image, table, &database, told);
+        let copied = losses::copy(&image, table, &database, on_progress);
         lost.extend(copied.map_err(|error| failed(&error))?.into_iter().map(|between| (name, between)));
     }
     losses::settle(&database, &lost, &mut |what, pairs| {
@@ -157,7 +157,7 @@ pub fn salvage(path: &Path, new: &Path, told: Told) -> Result<Report, StoreError
     })
     .map_err(|error| failed(&error))?;
     drop(database);
-    let again = chosen(new, &read(new, aside.file()?)?, "looking through the new store", told)?;
+    let again = chosen(new, &read(new, aside.file()?)?, "looking through the new store", on_progress)?;
     if !again.report.is_whole() {
         return Err(file::damaged(new, "it was just written: look at the disk"));
     }

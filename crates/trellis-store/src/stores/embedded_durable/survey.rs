@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use super::format::{Between, Commit, Image, Place, Table, Visitor};
-use super::rescue::{Progress, Report, Told};
+use super::rescue::{OnProgress, Progress, Report};
 use super::{file, tables};
 use crate::error::StoreError;
 
@@ -19,11 +19,16 @@ pub(super) struct Chosen {
 }
 
 /// Checks a file and chooses the commit.
-pub(super) fn chosen(path: &Path, image: &Image, step: &'static str, told: Told) -> Result<Chosen, StoreError> {
+pub(super) fn chosen(
+    path: &Path,
+    image: &Image,
+    step: &'static str,
+    on_progress: OnProgress,
+) -> Result<Chosen, StoreError> {
     let mut readable: Option<Chosen> = None;
     let mut passed = u32::from(image.is_newest_lost);
     for (at, commit) in image.commits.iter().enumerate() {
-        let looked = survey(image, commit, step, told).map_err(|error| file::failed(path, "read", &error))?;
+        let looked = survey(image, commit, step, on_progress).map_err(|error| file::failed(path, "read", &error))?;
         // A commit that is not current yet was never acknowledged.
         let is_under_way = !commit.counts && at == 0 && !image.was_closed;
         let Some(mut looked) = looked else {
@@ -52,8 +57,8 @@ fn with_header(image: &Image) -> Report {
 }
 
 /// Reads all of a commit; `None` if its tables are not known.
-fn survey(image: &Image, commit: &Commit, step: &'static str, told: Told) -> io::Result<Option<Chosen>> {
-    let mut looker = Looker { report: with_header(image), step, told, table: "", has_lost: false, pairs: 0 };
+fn survey(image: &Image, commit: &Commit, step: &'static str, on_progress: OnProgress) -> io::Result<Option<Chosen>> {
+    let mut looker = Looker { report: with_header(image), step, on_progress, table: "", has_lost: false, pairs: 0 };
     let [ours, redb] = commit.trees;
     let found = image.tables(ours, &mut looker)?;
     if looker.has_lost || ours.is_none() {
@@ -78,7 +83,7 @@ fn survey(image: &Image, commit: &Commit, step: &'static str, told: Told) -> io:
 struct Looker<'a, 'b> {
     report: Report,
     step: &'static str,
-    told: &'a mut (dyn FnMut(Progress) + 'b),
+    on_progress: &'a mut (dyn FnMut(Progress) + 'b),
     /// Empty for redb's own tables.
     table: &'static str,
     has_lost: bool,
@@ -89,7 +94,7 @@ impl Visitor for Looker<'_, '_> {
     fn page(&mut self, bytes: u64) {
         self.report.read_bytes += bytes;
         let (done_bytes, of_bytes) = (self.report.read_bytes, self.report.bytes);
-        (self.told)(Progress { step: self.step, done_bytes, of_bytes });
+        (self.on_progress)(Progress { step: self.step, done_bytes, of_bytes });
     }
 
     fn mended(&mut self, place: Place) {

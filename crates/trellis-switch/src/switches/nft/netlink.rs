@@ -277,7 +277,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 /// A packet that the rules reported, from its IPv6 header on.
-pub(super) struct Heard<'a> {
+pub(super) struct LoggedPacket<'a> {
     /// The group number under which its rule reports.
     pub(super) group: u16,
     pub(super) interface: u32,
@@ -328,7 +328,7 @@ impl Subscription {
     }
 
     /// Handles everything that was reported since the last call, in order. Returns whether nothing was lost.
-    pub(super) fn hear(&mut self, mut each: impl FnMut(Heard<'_>)) -> bool {
+    pub(super) fn hear(&mut self, mut each: impl FnMut(LoggedPacket<'_>)) -> bool {
         let mut is_all = true;
         let Conversation { socket, buffer, .. } = &mut self.conversation;
         loop {
@@ -356,11 +356,11 @@ impl Drop for Subscription {
     }
 }
 
-fn heard(message: &[u8]) -> Option<Heard<'_>> {
+fn heard(message: &[u8]) -> Option<LoggedPacket<'_>> {
     let group = u16::from_be_bytes([*message.get(18)?, *message.get(19)?]);
     let attributes = message.get(HEADER_BYTES..)?;
     let interface = u32::from_be_bytes(attribute(attributes, LOG_INTERFACE)?.try_into().ok()?);
-    Some(Heard { group, interface, packet: attribute(attributes, LOG_PACKET)? })
+    Some(LoggedPacket { group, interface, packet: attribute(attributes, LOG_PACKET)? })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(super) struct Tables {
 }
 
 /// A packet that a rule reported.
-struct Told {
+struct ReportedPacket {
     group: u16,
     port: u16,
     frame: Vec<u8>,
@@ -494,7 +494,7 @@ impl Tables {
         let ports = &self.ports;
         self.subscription.hear(|heard| {
             if let Some(&port) = ports.get(&heard.interface) {
-                all.push(Told { group: heard.group, port, frame: [&FRAME_BEGIN, heard.packet].concat() });
+                all.push(ReportedPacket { group: heard.group, port, frame: [&FRAME_BEGIN, heard.packet].concat() });
             }
         });
         let mut pages = Vec::new();
@@ -531,7 +531,7 @@ impl Tables {
     }
 
     /// Records what a packet says about a lease; returns the page whose redirect must be written because of it.
-    fn note(&mut self, told: &Told) -> Option<Page> {
+    fn note(&mut self, told: &ReportedPacket) -> Option<Page> {
         let is_answer = told.group == ruleset::TELL_ANSWERS;
         let at = FRAME_BEGIN.len() + if is_answer { SOURCE_AT } else { DESTINATION_AT };
         let address: [u8; layout::ADDRESS_BYTES] = told.frame.get(at..at + layout::ADDRESS_BYTES)?.try_into().ok()?;

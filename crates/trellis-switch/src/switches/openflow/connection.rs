@@ -318,27 +318,27 @@ fn fence_of(frame: &[u8]) -> Option<u32> {
 }
 
 /// Messages that must be handled in the order of arrival.
-enum Heard {
+enum Arrival {
     Packet(PacketIn),
     Fence(u32),
-    Told(Body),
+    Message(Body),
 }
 
 /// Passes messages on, many at once if many wait, until the queue is closed.
-fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Heard>) {
+fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Arrival>) {
     // Ends with a message, or with the thread that reads.
     while let Ok(first) = queue.recv() {
         let mut packets = Vec::new();
         for heard in std::iter::once(first).chain(queue.try_iter().take(AT_ONCE_MAX)) {
-            if let Heard::Packet(packet) = heard {
+            if let Arrival::Packet(packet) = heard {
                 packets.push(packet);
                 continue;
             }
             listener.packets(&std::mem::take(&mut packets));
             match heard {
-                Heard::Fence(number) => line.answered(number, None, Some(Ok(()))),
-                Heard::Told(body) => listener.told(body),
-                Heard::Packet(_) => {}
+                Arrival::Fence(number) => line.answered(number, None, Some(Ok(()))),
+                Arrival::Message(body) => listener.told(body),
+                Arrival::Packet(_) => {}
             }
         }
         listener.packets(&packets);
@@ -402,7 +402,7 @@ struct Reading {
     place: Place,
     ringing: sys::Ringing,
     /// The messages for the other thread.
-    heard: SyncSender<Heard>,
+    heard: SyncSender<Arrival>,
 }
 
 /// Received bytes, up to the next complete message.
@@ -553,14 +553,14 @@ impl Reading {
             }
             Body::Error { kind, code, .. } => self.line.refused(number, kind, code),
             Body::PacketIn(packet) => self.queue(match fence_of(&packet.data) {
-                Some(fence) => Heard::Fence(fence),
-                None => Heard::Packet(packet),
+                Some(fence) => Arrival::Fence(fence),
+                None => Arrival::Packet(packet),
             }),
-            body => self.queue(Heard::Told(body)),
+            body => self.queue(Arrival::Message(body)),
         }
     }
 
-    fn queue(&self, heard: Heard) {
+    fn queue(&self, heard: Arrival) {
         // The other thread ends only after this one.
         let _ = self.heard.send(heard);
     }

@@ -178,7 +178,7 @@ impl Drop for Running {
 }
 
 /// The parts that keep it running, in the order in which they end.
-struct Kept {
+struct Processes {
     _switch: Running,
     _database: Running,
 }
@@ -187,7 +187,7 @@ struct Kept {
 fn keep(ports: &[Port], controller: u16, ready: &Sender<Result<File, SwitchError>>, ringing: &sys::Ringing) {
     // The caller waits for the result.
     match start(ports, controller) {
-        Ok((folder, _kept)) => {
+        Ok((folder, _processes)) => {
             let _ = ready.send(Ok(folder));
             while sys::wait_readable(&[ringing.as_fd()], None).is_empty() {}
         }
@@ -195,7 +195,7 @@ fn keep(ports: &[Port], controller: u16, ready: &Sender<Result<File, SwitchError
     }
 }
 
-fn start(ports: &[Port], controller: u16) -> Result<(File, Kept), SwitchError> {
+fn start(ports: &[Port], controller: u16) -> Result<(File, Processes), SwitchError> {
     sys::own_folder(FOLDER).map_err(|error| failed("make a folder in memory", error.to_string()))?;
     let folder = File::open(FOLDER).map_err(|error| failed("open its folder", error.to_string()))?;
     run("ip", &["link", "set", "lo", "up"])?;
@@ -212,7 +212,7 @@ fn start(ports: &[Port], controller: u16) -> Result<(File, Kept), SwitchError> {
     let mut arguments = vec![there, format!("--timeout={}", OPEN_VSWITCH.time().as_secs())];
     arguments.extend(bridge(ports, controller));
     run("ovs-vsctl", &arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
-    Ok((folder, Kept { _switch: switch, _database: database }))
+    Ok((folder, Processes { _switch: switch, _database: database }))
 }
 
 /// The configuration: one bridge, its ports with their numbers, one controller.

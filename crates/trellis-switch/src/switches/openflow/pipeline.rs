@@ -78,7 +78,7 @@ const fn both(one: u8, other: u8, mask: u128) -> (u128, u128) {
 
 /// How much of a packet is sent to the controller if its header matters: Ethernet, IPv6, a fragment's header, UDP, the
 /// datagram's header.
-const HEARD_BYTES: u16 = 128;
+const OBSERVED_BYTES: u16 = 128;
 /// How much if only its addresses matter.
 const ADDRESSES_BYTES: u16 = 64;
 
@@ -95,7 +95,7 @@ const MARK_HOT_MISS: u64 = 3 << MARK_SHIFT;
 /// The flow passes requests for leases to the controller.
 const MARK_LEASE: u64 = 4 << MARK_SHIFT;
 /// The flow reports answers of homes and requests of owners.
-const MARK_HEARD: u64 = 5 << MARK_SHIFT;
+const MARK_OBSERVED: u64 = 5 << MARK_SHIFT;
 /// The flow belongs to a redirect.
 const MARK_REDIRECT: u64 = 6 << MARK_SHIFT;
 /// The connection in which a flow was last sent: a flow of an earlier connection that was not sent again is stale.
@@ -109,7 +109,7 @@ pub(super) enum Reason {
     /// It requests a lease, and waits here.
     Lease,
     /// It was forwarded; its content matters.
-    Heard,
+    Observed,
     /// It was forwarded; no flow counts for its page yet.
     HotMiss,
 }
@@ -118,7 +118,7 @@ impl Reason {
     pub(super) fn of(cookie: u64) -> Option<Reason> {
         match cookie & MARK_MASK {
             MARK_LEASE => Some(Reason::Lease),
-            MARK_HEARD => Some(Reason::Heard),
+            MARK_OBSERVED => Some(Reason::Observed),
             MARK_HOT_MISS => Some(Reason::HotMiss),
             _ => None,
         }
@@ -530,7 +530,7 @@ pub(super) fn of_leases(is_on: bool) -> Wanted {
         {
             let matching = noted(ipv6(Match::any()), AS_HOME, AS_HOME);
             let matching = matching.with_masked(Field::Ipv6Src, command(answered), COMMAND_MASK);
-            flows.push(Flow::new(ANSWERS, 10, matching).marked(MARK_HEARD).tells(HEARD_BYTES).goes_to(PLUGGED));
+            flows.push(Flow::new(ANSWERS, 10, matching).marked(MARK_OBSERVED).tells(OBSERVED_BYTES).goes_to(PLUGGED));
         }
         let asks = |table, priority, asked| {
             let mask = COMMAND_MASK | DIRECT;
@@ -538,7 +538,7 @@ pub(super) fn of_leases(is_on: bool) -> Wanted {
             Flow::new(table, priority, matching)
         };
         let commits = asks(CLASS, 20, layout::COMMAND_COMMIT);
-        flows.push(commits.marked(MARK_HEARD).tells(HEARD_BYTES).goes_to(HOT));
+        flows.push(commits.marked(MARK_OBSERVED).tells(OBSERVED_BYTES).goes_to(HOT));
         flows.push(asks(PAGE, 15, layout::COMMAND_UPDATE).marked(MARK_LEASE).tells(WHOLE));
     }
     Wanted { flows, groups: Groups::new() }
@@ -588,7 +588,7 @@ pub(super) fn of_redirect(cluster: Cluster, plugs: &Plugs, page: Page, shown: Sh
     let about = |matching: Match| ipv6(matching).with_masked(Field::Ipv6Dst, value, mask);
     let mut flows = Vec::new();
     if shown.is_ended {
-        let ended = Flow::new(PAGE, 10, about(Match::any())).marked(MARK_HEARD);
+        let ended = Flow::new(PAGE, 10, about(Match::any())).marked(MARK_OBSERVED);
         flows.push(ended.tells(ADDRESSES_BYTES).goes_to(PLUGGED));
         return Wanted { flows, groups: Groups::new() };
     }

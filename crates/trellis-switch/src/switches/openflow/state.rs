@@ -277,7 +277,7 @@ impl State {
                     bodies.push(Body::PacketOut(PacketOut { buffer: NO_BUFFER, in_port: number, actions, data }));
                 }
             }
-            Some(Reason::Heard) => {
+            Some(Reason::Observed) => {
                 let before = self.directory.counters(port).values();
                 self.directory.decide(port, &packet.data, now_ns, || false);
                 self.note(port, &before, Some(&COUNTED_WHEN_HEARD));

@@ -69,7 +69,7 @@ pub(super) enum Overheard {
     Nothing,
     /// The datagram was dropped: it is not one of the peer's multicasts, was changed, or was received before.
     Foreign,
-    Datagram(multicast::Heard, Range<usize>),
+    Datagram(multicast::MulticastContent, Range<usize>),
 }
 
 struct Connection {

@@ -37,7 +37,7 @@ pub(super) type Addressed = (u16, u64);
 
 /// The content of a datagram for this node, without the bytes of its fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct MulticastContent {
     pub(super) prompt: bool,
     /// The low half of the number for this node; `None` if the node is not addressed.
     pub(super) told: Option<u32>,
@@ -117,7 +117,7 @@ impl Reader {
     }
 
     /// Opens a datagram in place; returns its content and the range of its fragment.
-    pub(super) fn read(&mut self, datagram: &mut [u8]) -> Result<(Heard, std::ops::Range<usize>), Foreign> {
+    pub(super) fn read(&mut self, datagram: &mut [u8]) -> Result<(MulticastContent, std::ops::Range<usize>), Foreign> {
         let mut cursor = Cursor { bytes: datagram, at: 0 };
         let (epoch, number) = (cursor.u64()?, cursor.u64()?);
         if epoch != self.epoch || !self.seen.is_new(number) {
@@ -130,7 +130,7 @@ impl Reader {
     }
 }
 
-fn parse(node: u16, bytes: &[u8]) -> Result<(Heard, std::ops::Range<usize>), Foreign> {
+fn parse(node: u16, bytes: &[u8]) -> Result<(MulticastContent, std::ops::Range<usize>), Foreign> {
     let mut cursor = Cursor { bytes, at: CLEAR_BYTES };
     let [flags, count] = cursor.take()?;
     let mut told = None;
@@ -146,7 +146,7 @@ fn parse(node: u16, bytes: &[u8]) -> Result<(Heard, std::ops::Range<usize>), For
         let fragment_bytes = u32::from(u16::from_le_bytes(cursor.take()?));
         fragment = Some((Fragment { sequence: 0, index, body_bytes, fragment_bytes }, cursor.take()?));
     }
-    Ok((Heard { prompt: flags & PROMPT != 0, told, fragment }, cursor.at..bytes.len()))
+    Ok((MulticastContent { prompt: flags & PROMPT != 0, told, fragment }, cursor.at..bytes.len()))
 }
 
 #[cfg(test)]
