@@ -57,7 +57,7 @@ fn names_of_mutants_are_different() {
 #[test]
 fn the_published_list_is_the_table() {
     let published = include_str!("../../../docs/reference/mutants.md");
-    assert_eq!(published, markdown(), "print it anew: cargo run -p trellis-check -- mutants --markdown");
+    assert_eq!(published, markdown(), "print it again: cargo run -p trellis-check -- mutants --markdown");
 }
 
 #[test]

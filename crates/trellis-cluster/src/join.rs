@@ -237,8 +237,8 @@ impl Door<'_> {
                 }
                 Err(AskError::Silent { .. }) => {
                     return Err(self.refused(
-                        "whoever listens there does not answer: it has another secret, or is not a node of a cluster; \
-                         give --secret-file the file that `trellis run` named when it started the cluster"
+                        "the process that listens there does not answer: it has another secret, or is not a node of a \
+                         cluster; give --secret-file the file that `trellis run` named when it started the cluster"
                             .to_owned(),
                     ));
                 }

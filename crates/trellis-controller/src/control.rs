@@ -195,7 +195,7 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
 fn why_not(stream: &UnixStream, others: usize) -> Option<String> {
     match space::peer(stream) {
         Ok((_, user)) if !may_ask(user, space::own_user()) => Some(format!(
-            "user {user} may not ask this controller; ask as user {}, to whom it belongs, or as root",
+            "user {user} may not ask this controller; ask as its owner, user {}, or as root",
             space::own_user()
         )),
         Err(error) => Some(error.to_string()),

@@ -216,7 +216,7 @@ mod tests {
         let mut lines = vec![0; taken * "an event\n".len()];
         reader.read_exact(&mut lines).unwrap();
         assert_eq!(lines, "an event\n".repeat(taken).as_bytes());
-        // The pipe may have taken the beginning of a line. The next one begins anew.
+        // The pipe may have taken the beginning of a line. The next one begins again.
         outlet.offer(writer.as_fd(), &long, Duration::ZERO).unwrap();
         outlet.offer(writer.as_fd(), "the last", Duration::ZERO).unwrap();
         drop(writer);

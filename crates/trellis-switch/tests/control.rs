@@ -104,7 +104,7 @@ fn a_connection_that_was_given_outlives_the_switch() {
     // The first request is not carried out: the client does not know yet that the switch has no state.
     let other = Redirect { port: context.port("c3"), ..redirect };
     let began = remote.set_redirect(page, other).unwrap_err().to_string();
-    assert!(began.contains("tell it everything anew"), "{began}");
+    assert!(began.contains("tell it everything again"), "{began}");
     assert_eq!((remote.boot_id(), remote.redirect(page).unwrap()), (2, None));
     assert!(remote.set_redirect(page, redirect).unwrap());
     context.goes("c1", context.pointer("s1", READ, 5), "c2");

@@ -108,7 +108,7 @@ fn prefix(named: Option<&str>) -> Result<HostPrefix, Failure> {
     };
     if said.is_empty() {
         let why =
-            "nobody says which addresses this host has; give a prefix or set TRELLIS_PREFIX, like fd12:3456:7::/48";
+            "the addresses of this host are not known; give a prefix or set TRELLIS_PREFIX, like fd12:3456:7::/48";
         return Err(Failure::new(status::CONFIGURATION, why));
     }
     said.parse().map_err(|why| Failure::new(status::CONFIGURATION, format!("{name}={said} is not a prefix: {why}")))

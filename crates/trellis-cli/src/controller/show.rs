@@ -78,7 +78,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             writeln!(text, "leads; {backups} backups each, page leases of {term:?}, home leases of {home_lease:?}")?
         }
         (false, Some(leader)) => return writeln!(text, "does not lead; the controller of host {leader:#x} does"),
-        (false, None) => return writeln!(text, "does not lead; nobody is known who does"),
+        (false, None) => return writeln!(text, "does not lead; no leader is known"),
     }
     let hosts = |hosts: &[u16]| -> String {
         let names: Vec<String> = hosts.iter().map(|host| format!("{host:#x}")).collect();

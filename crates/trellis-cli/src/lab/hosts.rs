@@ -138,7 +138,7 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
         text += "nothing passes: the switch did not start again; `trellis lab restart` tries once more\n";
     }
     if lab.refused > 0 {
-        text += &format!("requests to the lab that were refused: {}; whoever sent them was told why\n", lab.refused);
+        text += &format!("requests to the lab that were refused: {}; each sender was told why\n", lab.refused);
     }
     text += &format!(
         "{:<7}{:<24}{:>5}{:>6}{:>11}{:>12}{:>12}{:>9}{:>9}\n",

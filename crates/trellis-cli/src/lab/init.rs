@@ -100,8 +100,7 @@ fn serve(state: &mut LabState, stream: &UnixStream) -> std::io::Result<()> {
     let user = space::peer(stream).map_err(std::io::Error::other)?.1;
     let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?.limiting_silence(TIMEOUT.time());
     if user != space::own_user() {
-        let sentence =
-            format!("user {user} may not use this lab; ask as user {}, to whom it belongs", space::own_user());
+        let sentence = format!("user {user} may not use this lab; ask as its owner, user {}", space::own_user());
         return state
             .refusals
             .refuse(&mut lines, sentence, |sentence| Answer::Refused { code: exit::SYSTEM, sentence });

@@ -68,7 +68,7 @@ impl Reader {
         let nodes = self.config.node_count();
         if nodes > 1 && self.config.join.is_none() && !self.origins.contains_key("node") {
             return Err(self.origin("node").error(format!(
-                "there are {nodes} nodes and nobody says which one this process is; start the program with \
+                "there are {nodes} nodes, and the number of this one is not set; start the program with \
                  `trellis run`, or set TRELLIS_NODE to a number from 0 to {}",
                 nodes - 1
             )));

@@ -150,7 +150,7 @@ choices! {
 }
 
 choices! {
-    /// For which nodes a node waits when it starts.
+    /// The nodes that a node waits for when it starts.
     Start {
         /// Every node must come within `start_seconds_max`.
         All = "all",

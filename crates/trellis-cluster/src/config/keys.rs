@@ -354,7 +354,7 @@ pub const KEYS: &[Key] = &[
         name: "start",
         default: "all; manager with a libivy JSON file",
         accepted: "all, manager",
-        meaning: "For whom a node waits when it starts: for every node, or for the manager only.",
+        meaning: "The nodes that a node waits for when it starts: all nodes, or only the manager.",
         apply: |config, raw| {
             config.start = values::choice(raw, Start::WORDS)?;
             Ok(())

@@ -154,15 +154,15 @@ impl Reader {
         if config.node == config.manager && config.memory_servers.is_empty() {
             return self.refuse(
                 "memory_server",
-                "nobody says at which memory servers the region shall lie; start the program with `trellis run`, which \
-                 starts one for the run, or name those that `trellis serve` runs",
+                "no memory server is named for the region; start the program with `trellis run`, which starts one for \
+                 the run, or name those that `trellis serve` runs",
             );
         }
         if config.prefix.is_none() {
             return self.refuse(
                 "prefix",
-                "nobody says which addresses this host has in the memory servers' network; set it to a prefix such as \
-                 fd12:3456:7::/48",
+                "the addresses of this host in the memory servers' network are not known; set it to a prefix such \
+                 as fd12:3456:7::/48",
             );
         }
         Ok(())
@@ -224,9 +224,9 @@ mod tests {
     #[test]
     fn a_node_must_know_its_servers_and_whoever_starts_it_need_not() {
         let sentence = load(&["home=memory-server", FULL[1]]).unwrap_err().to_string();
-        assert!(sentence.starts_with("memory_server: nobody says at which"), "{sentence}");
+        assert!(sentence.starts_with("memory_server: no memory server is named"), "{sentence}");
         let sentence = load(&["home=memory-server", FULL[0]]).unwrap_err().to_string();
-        assert!(sentence.starts_with("prefix: nobody says which addresses"), "{sentence}");
+        assert!(sentence.starts_with("prefix: the addresses of this host"), "{sentence}");
         assert!(Sources::new().set("home=memory-server").load_for_all().is_ok());
         let other = ["nodes=127.0.0.1:4001,127.0.0.1:4002", "node=1", "home=memory-server", FULL[1]];
         assert!(load(&other).is_ok(), "the manager says where the region lies");

@@ -114,7 +114,7 @@ pub struct Config {
     pub secret_file: Option<PathBuf>,
     /// When this machine must prove that it can hold the region.
     pub reserve: Reserve,
-    /// For which nodes a node waits when it starts.
+    /// The nodes that a node waits for when it starts.
     pub start: Start,
     /// How long a node waits for its peers when it starts.
     pub start_seconds_max: u64,

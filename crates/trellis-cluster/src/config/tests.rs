@@ -370,7 +370,7 @@ fn refusals_of_variables_and_flags_name_them() {
     );
     assert_eq!(
         said(Sources::new().variable("TRELLIS_NODES", "a:1,b:2")),
-        "node: there are 2 nodes and nobody says which one this process is; start the program with `trellis run`, or set TRELLIS_NODE to a number from 0 to 1"
+        "node: there are 2 nodes, and the number of this one is not set; start the program with `trellis run`, or set TRELLIS_NODE to a number from 0 to 1"
     );
     assert!(Sources::new().variable("TRELLIS_NODES", "a:1,b:2").load_for_all().is_ok());
     assert!(Sources::new().variable("TRELLIS_SOMETHING_ELSE", "1").load().is_ok(), "somebody else's");

@@ -393,12 +393,12 @@ fn ask_until_answered(place: &Place, secret: &Secret, question: &str, until: Ins
             Err(AskError::Refused { why }) => return Err(why),
             Err(AskError::Silent { .. }) if silences < SILENCES_MAX => {
                 silences += 1;
-                "whoever listens there does not answer".to_owned()
+                "the process that listens there does not answer".to_owned()
             }
             Err(AskError::Silent { .. }) => {
                 return Err(
-                    "whoever listens there does not answer: it has another secret, or is no node of this job; give all \
-                     nodes the same secret_file, or choose another port"
+                    "the process that listens there does not answer: it has another secret, or is no node of this job; \
+                     give all nodes the same secret_file, or choose another port"
                         .to_owned(),
                 );
             }

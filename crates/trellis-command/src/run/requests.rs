@@ -97,7 +97,7 @@ impl Requests {
         let mut lines = Lines::new(stream, REQUEST.time())?.limiting_silence(REQUEST.time());
         if user != space::own_user() {
             let owner = space::own_user();
-            let sentence = format!("user {user} may not ask this launcher; ask as user {owner}, to whom it belongs");
+            let sentence = format!("user {user} may not ask this launcher; ask as its owner, user {owner}");
             return self.refusals.refuse(&mut lines, sentence, Answer::Refused);
         }
         match self.refusals.receive(&mut lines, Answer::Refused) {

@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(controllers.report(105), Some((201, Some(200))));
         assert_eq!(controllers.report(205), Some((202, Some(201))));
         controllers.heard(202);
-        assert_eq!(controllers.report(1000), Some((202, None)), "what was answered begins anew");
+        assert_eq!(controllers.report(1000), Some((202, None)), "what was answered begins again");
         controllers.heard(201);
         assert_eq!(controllers.report(1001), Some((201, None)), "who says something is the one");
         controllers.heard(7);

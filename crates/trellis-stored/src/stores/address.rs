@@ -31,7 +31,7 @@ pub(super) fn parse(url: &str, rest: &str, own: Option<&str>) -> Result<PagesOpt
     let (servers, options) = rest.split_once('?').unwrap_or((rest, ""));
     let given = Given::read(options).map_err(refused)?;
     let prefix = given.prefix.or(own.filter(|own| !own.is_empty())).ok_or_else(|| {
-        refused("nobody says which addresses this host has; add ?prefix=PREFIX, or set TRELLIS_PREFIX".to_owned())
+        refused("the addresses of this host are not known; add ?prefix=PREFIX, or set TRELLIS_PREFIX".to_owned())
     })?;
     let prefix = prefix_of(prefix).map_err(|reason| refused(format!("the addresses of this host: {reason}")))?;
     let homes = homes(servers, prefix).map_err(refused)?;

@@ -20,7 +20,7 @@ use crate::end;
 /// How long a process may give no heartbeat before others may replace it.
 pub const LEASE: Deadline = Deadline {
     who: "a process with synchronisation in a store",
-    waits_for: "another process without a sign of life",
+    waits_for: "a heartbeat of another process",
     limit: Limit::Setting("TRELLIS_STORE_LEASE_MS", Duration::from_secs(10)),
     then: "it is replaced, and its locks are given on",
     tested: "crates/trellis-stored/src/synchronisation/tests/locks.rs a_process_that_ends_at_any_call_is_replaced",

@@ -27,7 +27,7 @@ use trellis_cache::this_thread;
 /// The limit of waits that have none of their own.
 pub(crate) const WAIT: Deadline = Deadline {
     who: "a thread with synchronisation in a store",
-    waits_for: "whom the object's name says",
+    waits_for: "the processes that hold or signal the object",
     limit: Limit::Setting("TRELLIS_STORE_WAIT_SECONDS_MAX", Duration::from_secs(3_600)),
     then: "an error that names the object and who has it",
     tested: "crates/trellis-c/tests/stored_synchronisation.rs every_function_answers_as_the_header_says",

@@ -112,7 +112,7 @@ impl Remote {
             Answer::Began(boot_id) => {
                 self.boot_id.store(boot_id, Ordering::Relaxed);
                 let sentence =
-                    format!("the switch at {} was started again and knows nothing; tell it everything anew", self.at);
+                    format!("the switch at {} was started again and knows nothing; tell it everything again", self.at);
                 Err(SwitchError::Remote { is_full: false, sentence })
             }
             answer => Ok(answer),

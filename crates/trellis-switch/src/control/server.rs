@@ -65,8 +65,7 @@ impl Server {
         let (_, user) = sys::peer(&stream)?;
         if user != sys::own_user() && user != 0 {
             let owner = sys::own_user();
-            let sentence =
-                format!("user {user} may not use this switch; ask as user {owner}, to whom it belongs, or as root");
+            let sentence = format!("user {user} may not use this switch; ask as its owner, user {owner}, or as root");
             return self.refusals.refuse(&mut Lines::new(stream, TIMEOUT.time())?, sentence, refused);
         }
         let spare = stream.try_clone()?;

@@ -39,9 +39,9 @@ pub(crate) const ANSWER: Deadline = Deadline {
 /// After this much silence the peer counts as dead.
 pub(crate) const DEAD: Deadline = Deadline {
     who: WHO,
-    waits_for: "a sign of life of the other side",
+    waits_for: "any message of the other side",
     limit: Limit::seconds(15),
-    then: "the connection is closed, and made anew",
+    then: "the connection is closed, and made again",
     tested: "crates/trellis-switch/tests/openflow.rs a_switch_that_is_silent_is_hung_up_and_may_come_again",
 };
 /// How long a call waits for a connection.

@@ -45,7 +45,7 @@ pub(crate) const FABRIC_READS: Deadline = Deadline {
 
 /// How long a look-up of a host's name may take. The system does it, here and in other crates.
 pub(crate) const NAME: Deadline = Deadline {
-    who: "whoever is given the name of a host",
+    who: "a process that looks up the name of a host",
     waits_for: "the system, to look it up",
     limit: Limit::Other("as long as resolv.conf(5) says"),
     then: "an error that names the host",

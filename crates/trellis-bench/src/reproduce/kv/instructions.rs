@@ -110,7 +110,7 @@ fn shown(functions: &[Counted]) -> Reproduced {
     Reproduced {
         title: "Figure 6.1: LLVM instructions of each function, -O0",
         table,
-        remark: "The program of appendix A, written anew, so that totals of the original differ from the paper's 571; \
+        remark: "The program of appendix A, rewritten, so that totals of the original differ from the paper's 571; \
                  growth can be compared. Accesses that are provably to the stack or to globals are not translated in the \
                  modes heap and line; pointers have no types any more, so that full needs no casts."
             .to_owned(),

@@ -368,12 +368,12 @@ impl fmt::Display for Malformed {
             Malformed::Length { said, came } => {
                 write!(f, "{came} bytes follow its header, which says {said}; it was cut off or something was added")
             }
-            Malformed::RequestId => write!(f, "its header has another request id than the address of who asks"),
+            Malformed::RequestId => write!(f, "its header has another request id than the address of its sender"),
             Malformed::TagKind(least) => {
                 write!(f, "its tag is weaker than this host accepts, which is {}", least.name())
             }
-            Malformed::Tag => write!(f, "its tag is wrong; it was damaged, or whoever sent it has another key"),
-            Malformed::NoKey => write!(f, "its tag is keyed, and this host has no key for who sent it"),
+            Malformed::Tag => write!(f, "its tag is wrong; it was damaged, or its sender has another key"),
+            Malformed::NoKey => write!(f, "its tag is keyed, and this host has no key for its sender"),
             Malformed::Body(command) => {
                 write!(f, "what follows the header has a length that {command} does not have")
             }

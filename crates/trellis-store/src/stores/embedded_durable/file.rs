@@ -38,7 +38,7 @@ pub(super) fn failed(path: &Path, attempt: &str, error: &io::Error) -> StoreErro
         ErrorKind::PermissionDenied => StoreError::Denied {
             store,
             reason: format!("its file cannot be {attempt}: {error}"),
-            hint: "run as the user to whom it belongs, or name another file".to_owned(),
+            hint: "run as its owner, or name another file".to_owned(),
         },
         _ => StoreError::Protocol {
             store,

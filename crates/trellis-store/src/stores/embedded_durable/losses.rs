@@ -55,7 +55,11 @@ impl Copier<'_, '_> {
 impl Visitor for Copier<'_, '_> {
     fn page(&mut self, bytes: u64) {
         self.done_bytes += bytes;
-        (self.on_progress)(Progress { step: "writing it anew", done_bytes: self.done_bytes, of_bytes: self.of_bytes });
+        (self.on_progress)(Progress {
+            step: "writing the new store",
+            done_bytes: self.done_bytes,
+            of_bytes: self.of_bytes,
+        });
     }
 
     fn mended(&mut self, _place: Place) {}

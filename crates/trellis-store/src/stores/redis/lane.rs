@@ -245,8 +245,8 @@ impl Lane {
                 if incarnation.as_ref() != Some(&server.incarnation) {
                     return Err(Failure::Final(StoreError::Protocol {
                         store: redis.address.shown.clone(),
-                        reason: "it was started again and has lost everything it kept; begin anew, and let it keep an \
-                                 append-only file (appendonly yes, appendfsync always) if that must not happen"
+                        reason: "it was started again and has lost everything it kept; begin again, and let it keep \
+                                 an append-only file (appendonly yes, appendfsync always) if that must not happen"
                             .to_owned(),
                     }));
                 }

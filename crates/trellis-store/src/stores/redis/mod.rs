@@ -23,7 +23,7 @@
 //!   the call is registered under that one;
 //! - an answer that was published into a connection that had ended is found under its number by the new connection;
 //! - if the server knows that a caller's connection has ended, the caller has no subscription, so its call is dropped and
-//!   acquires nothing; if the caller is alive, it reconnects and sends its call again, which is evaluated anew;
+//!   acquires nothing; if the caller is alive, it reconnects and sends its call again, which is evaluated again;
 //! - a caller that gives up sends its call once more without waiting: this removes the registration or finds the answer.
 //!
 //! **Loading.** A server that is still loading its data answers but carries out nothing. Calls wait for it as long as it
