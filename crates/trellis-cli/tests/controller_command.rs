@@ -89,14 +89,14 @@ fn what_cannot_be_is_said_with_what_can() {
     let (sentence, code) =
         refused(&["run", "--prefix", "fd12:3456:f000::/48", "--records", "embedded:", "--port", "0"]);
     assert!(code == Some(78) && sentence.contains("numbers from 0xf000 on name parts of ranges"), "{sentence}");
-    let near = ["--records", "embedded:", "--rebalance", "--near", "1,2", "--near"];
+    let near = ["--records", "embedded:", "--rebalance", "--locality", "1,2", "--locality"];
     let (sentence, code) = run(&[&near[..], &["3,2"]].concat());
     assert!(code == Some(78) && sentence.contains("host 0x2 is near the hosts of two groups"), "{sentence}");
     let (sentence, code) = run(&[&near[..], &["3,0x3"]].concat());
     assert!(code == Some(78) && sentence.contains("host 0x3 is named twice in a group"), "{sentence}");
     let (sentence, code) = run(&[&near[..], &["3,0xf000"]].concat());
     assert!(code == Some(2) && sentence.contains("name parts of ranges"), "{sentence}");
-    let (sentence, code) = run(&["--records", "embedded:", "--near", "1,2"]);
+    let (sentence, code) = run(&["--records", "embedded:", "--locality", "1,2"]);
     assert!(code == Some(2) && sentence.contains("--rebalance"), "{sentence}");
     for pages in ["", "-", "7-", "9-3", "0x10", "1-2-3", "0-18446744073709551615"] {
         let (sentence, code) = refused(&["move", "7", "8", &format!("--pages={pages}")]);
@@ -140,8 +140,8 @@ fn a_controller_without_servers_answers() {
         assert!(code == Some(1) && sentence.contains("is of another cluster"), "{arguments:?}: {sentence}");
     }
     let (sentence, code) =
-        refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--rebalance", "--near", "fdaa:1:7::/48,8"]);
-    assert!(code == Some(78) && sentence.contains("--near: fdaa:1:7::/48 is of another cluster"), "{sentence}");
+        refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--rebalance", "--locality", "fdaa:1:7::/48,8"]);
+    assert!(code == Some(78) && sentence.contains("--locality: fdaa:1:7::/48 is of another cluster"), "{sentence}");
     let told = output(&["events", "--control", &shown]);
     assert!(String::from_utf8_lossy(&told.stdout).contains("this controller leads from now on"));
     let told = output(&["rebalance", "--dry-run", "--control", &shown]);

@@ -152,7 +152,7 @@ fn pages_go_to_a_server_near_who_asks_for_them() {
     in_a_lab("pages_go_to_a_server_near_who_asks_for_them", 3, 3, |lab| {
         let mut rack = Rack::new(lab, STEADY, "4MiB");
         let near = ["c1", "s2"].map(|host| written(number(&rack.lab, host).0)).join(",");
-        rack.control_with(0, &["--rebalance", "--near", &near]);
+        rack.control_with(0, &["--rebalance", "--locality", &near]);
         let servers = ["s1", "s2", "s3"];
         servers.into_iter().for_each(|host| rack.serve(host));
         servers.into_iter().for_each(|host| rack.is_at(host, host, 0));

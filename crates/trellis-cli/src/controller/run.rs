@@ -52,7 +52,7 @@ pub(super) struct RunArguments {
     /// Hosts that are close to each other, as 0x1,0x2,0x1001; once for each group. With --rebalance, pages move to a
     /// server close to the host that requests most of them
     #[arg(long, value_name = "HOSTS", value_parser = group, requires = "rebalance")]
-    near: Vec<Group>,
+    locality: Vec<Group>,
     /// Let another server also answer READs of a page that is read this often in a second; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     hot_pages: u64,
@@ -80,13 +80,13 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
     let mut groups: Vec<Vec<u16>> = Vec::new();
-    for Group(hosts) in &arguments.near {
+    for Group(hosts) in &arguments.locality {
         let wrong = hosts.iter().try_for_each(|host| host.is_of(prefix.cluster));
-        wrong.map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
+        wrong.map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--locality: {sentence}")))?;
         groups.push(hosts.iter().map(|host| host.number).collect());
     }
-    let locality =
-        Locality::new(groups).map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
+    let locality = Locality::new(groups)
+        .map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--locality: {sentence}")))?;
     // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
