@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use inside::{LONG, good, in_a_lab, leased, number, prefix, status};
 use placing::{Directive, HOME_LEASE, Placing, TERM, pretend};
-use trellis::remote::leased::{Bytes, Events, Leased};
+use trellis::remote::leased::{Bytes, Events, LeasedPages};
 use trellis::remote::{Client, Event, Host, Pointer, RemoteError, Server, ServerOptions, Stop};
 use trellis_fabric_protocol::lease::controller::Record;
 use trellis_fabric_protocol::wire::datagram::Status;
@@ -92,7 +92,7 @@ impl Fabric<'_> {
         inside::client(self.lab, "c1", LONG)
     }
 
-    fn leased(&self, object: Pointer) -> Leased {
+    fn leased(&self, object: Pointer) -> LeasedPages {
         leased(self.lab, "c1", &[object], Arc::new(Deaf))
     }
 
@@ -142,7 +142,7 @@ fn delete(client: &mut Client, object: Pointer) {
 }
 
 /// Changes a page and waits until that is acknowledged.
-fn commit(leased: &Leased, page: u64, byte: u8) {
+fn commit(leased: &LeasedPages, page: u64, byte: u8) {
     loop {
         good(leased.update(&[page], false, &mut |_, _: Bytes<'_>| ()));
         if good(leased.commit(&[(page, &[byte; PAGE])], true)).is_empty() {
@@ -324,7 +324,7 @@ fn a_range_moves_while_clients_work() {
         let home = Host(fabric.number("s1"));
         let object = create(&mut fabric.client(), home, 300 * PAGE as u64);
         let (is_over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let work = |leased: Leased, first: u64| {
+        let work = |leased: LeasedPages, first: u64| {
             let (is_over, done) = (Arc::clone(&is_over), Arc::clone(&done));
             std::thread::spawn(move || {
                 let (mut round, mut known) = (0_u64, BTreeMap::<u64, Vec<u8>>::new());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use inside::{LONG, client, good, in_a_lab, leased, number, written};
 use rack::{CONTROLLER, Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
-use trellis::remote::leased::{Leased, LeasedOptions};
+use trellis::remote::leased::{LeasedOptions, LeasedPages};
 use trellis::remote::{Call, Host, Pointer, RemoteError};
 
 /// Rights last long: a busy machine loses none of them.
@@ -34,7 +34,7 @@ fn in_a_rack(test: &str, servers: u16, times: Times, memory: &'static str, body:
 }
 
 /// Creates pages at `s1`, for two processes.
-fn pages(rack: &Rack, bytes: u64) -> (Pointer, [Leased; 2]) {
+fn pages(rack: &Rack, bytes: u64) -> (Pointer, [LeasedPages; 2]) {
     let object = good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, "s1"), bytes));
     (object, ["c1", "c2"].map(|host| leased(&rack.lab, host, &[object], Arc::new(Nothing))))
 }
@@ -419,7 +419,7 @@ fn who_dies_with_a_lease() {
     let prefix = std::env::var("TRELLIS_PREFIX").expect("it is said").parse().expect("a prefix");
     let object: Pointer = object.parse().expect("a pointer");
     let options = LeasedOptions::new(prefix, &[object]);
-    let leased = good(Leased::open(options, Arc::new(Nothing)));
+    let leased = good(LeasedPages::open(options, Arc::new(Nothing)));
     good(leased.update(&[0], false, &mut |_, _| ()));
     println!("it has the page");
     std::thread::sleep(LONG * 10);

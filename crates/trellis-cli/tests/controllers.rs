@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use inside::{LONG, client, good, in_a_lab, leased, number, written};
 use rack::{Ends, Ledger, Nothing, Rack, SHORT, Times};
-use servers::Server;
+use servers::ServerProcess;
 use servers::kinds::Kind;
 use trellis_base::Random;
 
@@ -84,7 +84,7 @@ struct Several {
     rack: Rack,
     ways: Vec<(&'static str, Way)>,
     /// Declared after the rack: controllers end first.
-    _store: Server,
+    _store: ServerProcess,
 }
 
 /// Runs a test with two hosts of clients, three controllers with an etcd, and two servers whose ranges have a backup

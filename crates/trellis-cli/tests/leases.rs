@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lab::Lab;
 use serde_json::Value;
-use trellis::remote::leased::{Bytes, Events, Leased, LeasedOptions};
+use trellis::remote::leased::{Bytes, Events, LeasedOptions, LeasedPages};
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError};
 
 /// Set where this test program is a client in a host of the lab: the object, and the number of rounds.
@@ -116,7 +116,7 @@ fn who_increments() {
     let object: Pointer = object.parse().expect("a pointer");
     let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(), &[object]) };
     let wanted = Arc::<Wanted>::default();
-    let leased = good(Leased::open(options, wanted.clone()));
+    let leased = good(LeasedPages::open(options, wanted.clone()));
     for round in 0..rounds.parse().expect("a number") {
         let page = round % 2;
         let mut all = Vec::new();

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use trellis_fabric_protocol::lease::controller::{Controller, Input as Fact, Record};
 use trellis_fabric_protocol::lease::home::Stamp;
 use trellis_fabric_protocol::lease::queue::WAITERS_MAX;
-use trellis_fabric_protocol::lease::server::{Input, Memory, Server};
+use trellis_fabric_protocol::lease::server::{Input, Memory, RangeServer};
 use trellis_fabric_protocol::lease::{
     Ask, Bytes, Effect, Host, Message, Party, Placement, State, Status, Timing, epoch_of,
 };
@@ -25,7 +25,7 @@ fn client(number: u16) -> Party {
     Party { host: 100 + number, incarnation: 1 }
 }
 
-fn step(server: &mut Server, now: u64, from: Party, message: Message) -> Vec<Effect> {
+fn step(server: &mut RangeServer, now: u64, from: Party, message: Message) -> Vec<Effect> {
     let mut effects = Vec::new();
     server.step(now, Input::Message(from, message), &mut effects);
     effects
@@ -40,7 +40,7 @@ fn replies(effects: &[Effect]) -> Vec<(Party, u64, Status)> {
     effects.iter().filter_map(reply).collect()
 }
 
-fn ask(server: &mut Server, now: u64, number: u16, request: u64, ask: Ask) -> Vec<(Party, u64, Status)> {
+fn ask(server: &mut RangeServer, now: u64, number: u16, request: u64, ask: Ask) -> Vec<(Party, u64, Status)> {
     replies(&step(server, now, client(number), Message::Request { page: 0, request, ask }))
 }
 
@@ -56,13 +56,13 @@ fn placement(backups: &[Host], begins_empty: bool) -> Placement {
     }
 }
 
-fn home(pages: u64, own: u64, backups: &[Host]) -> (Server, Vec<Effect>) {
+fn home(pages: u64, own: u64, backups: &[Host]) -> (RangeServer, Vec<Effect>) {
     home_of_changed(pages, own, backups, 0..0)
 }
 
 /// The same with pages that were changed before any host had copies.
-fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) -> (Server, Vec<Effect>) {
-    let mut server = Server { own, ..Server::new(HOME, Party::of(CONTROLLER), pages, timing(), 7, HOME) };
+fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) -> (RangeServer, Vec<Effect>) {
+    let mut server = RangeServer { own, ..RangeServer::new(HOME, Party::of(CONTROLLER), pages, timing(), 7, HOME) };
     server.memory.stamps.extend(changed.map(|page| (page, Stamp { incarnation: 0, epoch: 1 + page })));
     let mut effects = Vec::new();
     server.step(1, Input::Tick, &mut effects);
@@ -77,7 +77,7 @@ fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) 
 fn a_server_is_home_at_a_controller_that_takes_longer_than_a_retry() {
     // A home reports after each third of its lease. An answer that takes longer than a third is one to an earlier report.
     for takes in [1, RETRY, 5 * RETRY, 15 * RETRY, HOME_LEASE / 3 + RETRY, HOME_LEASE / 2] {
-        let mut server = Server::new(HOME, Party::of(CONTROLLER), 1, timing(), 7, HOME);
+        let mut server = RangeServer::new(HOME, Party::of(CONTROLLER), 1, timing(), 7, HOME);
         let mut reports = VecDeque::new();
         let mut serves_from = None;
         for now in 1..5_000 {
@@ -109,7 +109,7 @@ fn a_home_that_handed_its_range_over_is_not_made_home_by_an_earlier_answer() {
     let (mut server, _) = home(1, 0, &[]);
     let third = HOME_LEASE / 3;
     // Two reports are on their way, and the answer to the second one comes first.
-    let report = |server: &mut Server, now: u64| {
+    let report = |server: &mut RangeServer, now: u64| {
         let mut effects = Vec::new();
         server.step(now, Input::Tick, &mut effects);
         let mut requests = effects.iter().filter_map(|effect| match effect {
@@ -275,7 +275,7 @@ fn pages_that_nothing_ever_changed_are_given_by_one_message() {
     // Changed pages go separately, with their bytes, and so do the home's own pages.
     let (mut server, effects) = home_of_changed(100, 2, &[2], 40..42);
     assert_eq!(runs(&effects), [(98..99, Bytes::Page), (99..100, Bytes::Page)]);
-    let given = |server: &Server| [39, 40, 42].map(|page| server.home.as_ref().unwrap().settling.is_given(page));
+    let given = |server: &RangeServer| [39, 40, 42].map(|page| server.home.as_ref().unwrap().settling.is_given(page));
     step(&mut server, 2, Party::of(2), stored(98..99));
     let effects = step(&mut server, 2, Party::of(2), stored(99..100));
     let page = Bytes::Page;
@@ -335,7 +335,7 @@ fn a_page_that_was_changed_since_is_not_given_as_zero_in_the_next_incarnation() 
 
 #[test]
 fn a_backup_that_hears_of_zero_pages_keeps_what_is_newer() {
-    let mut server = Server::new(2, Party::of(CONTROLLER), 10, timing(), 7, HOME);
+    let mut server = RangeServer::new(2, Party::of(CONTROLLER), 10, timing(), 7, HOME);
     let store = |page, pages, incarnation, epoch| Message::Store { page, pages, incarnation, epoch };
     let mut put = |message| {
         let effects = step(&mut server, 1, Party::of(HOME), message);
@@ -426,7 +426,8 @@ fn a_range_begins_where_nobody_has_anything_and_is_reset_when_that_is_lost() {
     assert!(matches!(&effects[0], Effect::Persist(record) if record.boot_id == Some(7) && record.begins_empty));
     // A server without memory needs that; no client can have a lease, so it grants one at once.
     let blank = Memory { is_blank: true, ..Memory::default() };
-    let mut server = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 4, timing(), 7, HOME) };
+    let mut server =
+        RangeServer { memory: blank, ..RangeServer::new(HOME, Party::of(CONTROLLER), 4, timing(), 7, HOME) };
     server.step(1, Input::Tick, &mut Vec::new());
     let not_reset = Placement { begins_empty: false, ..placed.clone() };
     for (placement, serves) in [(not_reset, false), (placed, true)] {
@@ -463,10 +464,10 @@ fn who_asks_for_what_nobody_has_hears_that() {
     // The range has been reset for that boot id, and its home has not reported yet.
     let record = Record { begins_empty: true, boot_id: Some(7), backups: vec![2], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record, 0);
-    let mut backup = Server::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
+    let mut backup = RangeServer::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
     backup.memory.incarnation = 1;
     // The backup asks, as it does when it is called, and is told.
-    let tell = |controller: &mut Controller, backup: &mut Server, now, cause| {
+    let tell = |controller: &mut Controller, backup: &mut RangeServer, now, cause| {
         let mut effects = Vec::new();
         controller.step(now, cause, &mut effects);
         for effect in effects {
@@ -483,7 +484,7 @@ fn who_asks_for_what_nobody_has_hears_that() {
             }
         }
     };
-    let read = |backup: &mut Server, now| ask(backup, now, 0, now, Ask::Read)[0].2;
+    let read = |backup: &mut RangeServer, now| ask(backup, now, 0, now, Ask::Read)[0].2;
     tell(&mut controller, &mut backup, 1, Fact::Tick);
     assert_eq!(read(&mut backup, 1), Status::Moved(HOME), "its home lease lasts");
     tell(&mut controller, &mut backup, HOME_LEASE, Fact::Tick);
@@ -500,7 +501,8 @@ fn who_asks_for_what_nobody_has_hears_that() {
         _ => None,
     });
     let blank = Memory { is_blank: true, incarnation: 1, ..Memory::default() };
-    let mut home = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 10, timing(), 8, HOME) };
+    let mut home =
+        RangeServer { memory: blank, ..RangeServer::new(HOME, Party::of(CONTROLLER), 10, timing(), 8, HOME) };
     home.step(HOME_LEASE + 1, Input::Tick, &mut Vec::new());
     let placed = Message::Placed { request: 1, boot_id: 8, placement: placed.expect("it is answered"), call: 0 };
     step(&mut home, HOME_LEASE + 2, Party::of(CONTROLLER), placed);

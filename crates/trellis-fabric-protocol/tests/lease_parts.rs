@@ -6,7 +6,7 @@
 use trellis_fabric_protocol::lease::controller::{Controller, Input as Fact, Record};
 use trellis_fabric_protocol::lease::home::Stamp;
 use trellis_fabric_protocol::lease::parts::{Keeps, Part, Step, are_parts, is_credible, may_keep, next, part_with};
-use trellis_fabric_protocol::lease::server::{Input, Server};
+use trellis_fabric_protocol::lease::server::{Input, RangeServer};
 use trellis_fabric_protocol::lease::{
     Ask, Bytes, Effect, Host, Message, PageNumber, Party, Placement, State, Status, Timing,
 };
@@ -39,20 +39,20 @@ fn placement(incarnation: u16, parts: Vec<Part>) -> Placement {
     }
 }
 
-fn hear(server: &mut Server, now: u64, from: Party, message: Message) -> Vec<Effect> {
+fn hear(server: &mut RangeServer, now: u64, from: Party, message: Message) -> Vec<Effect> {
     let mut effects = Vec::new();
     server.step(now, Input::Message(from, message), &mut effects);
     effects
 }
 
 /// What the controller answers to the last report.
-fn answer(server: &Server, placement: Placement) -> Message {
+fn answer(server: &RangeServer, placement: Placement) -> Message {
     Message::Placed { request: server.reports, boot_id: BOOT_ID, placement, call: 0 }
 }
 
 /// The home of a range in incarnation 1, whose backup has every page.
-fn home() -> Server {
-    let mut server = Server::new(HOME, Party::of(CONTROLLER), PAGES, timing(), BOOT_ID, HOME);
+fn home() -> RangeServer {
+    let mut server = RangeServer::new(HOME, Party::of(CONTROLLER), PAGES, timing(), BOOT_ID, HOME);
     let mut effects = Vec::new();
     server.step(1, Input::Tick, &mut effects);
     let placed = answer(&server, placement(1, Vec::new()));
@@ -75,7 +75,7 @@ fn stored(effect: &Effect) -> Option<(PageNumber, PageNumber, u16, u64)> {
     }
 }
 
-fn ask(server: &mut Server, request: u64, page: PageNumber, ask: Ask) -> Vec<Effect> {
+fn ask(server: &mut RangeServer, request: u64, page: PageNumber, ask: Ask) -> Vec<Effect> {
     hear(server, 3, CLIENT, Message::Request { page, request, ask })
 }
 
@@ -86,7 +86,7 @@ fn granted(effects: &[Effect]) -> Option<u64> {
     })
 }
 
-fn reported(server: &mut Server, now: u64) {
+fn reported(server: &mut RangeServer, now: u64) {
     server.report_at = Some(now);
     server.step(now, Input::Tick, &mut Vec::new());
 }
@@ -105,7 +105,8 @@ fn leases_and_versions_go_with_a_part_and_come_back() {
     assert_eq!((of_part.pages, of_part.own, of_part.memory.incarnation), (5, 1, 2));
     assert_eq!(of_part.memory.stamps.get(&2), Some(&Stamp { incarnation: 1, epoch: done }));
     assert!(!range.memory.stamps.contains_key(&5) && range.memory.stamps.is_empty());
-    let leased = |server: &Server| server.home.as_ref().map(|home| home.leased.keys().copied().collect::<Vec<_>>());
+    let leased =
+        |server: &RangeServer| server.home.as_ref().map(|home| home.leased.keys().copied().collect::<Vec<_>>());
     assert_eq!((leased(&of_part), leased(&range)), (Some(vec![1, 2]), Some(vec![9])));
     // A client that repeats a commit whose answer was lost learns that it counted, and a client with a lease keeps
     // it.

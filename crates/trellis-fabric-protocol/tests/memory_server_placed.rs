@@ -2,7 +2,7 @@
 //! a backup whose pages no longer belong to an object.
 
 use trellis_fabric_protocol::lease::parts::Part;
-use trellis_fabric_protocol::lease::server::Server;
+use trellis_fabric_protocol::lease::server::RangeServer;
 use trellis_fabric_protocol::lease::{Epoch, Party, Placement, State, Timing, epoch_of};
 use trellis_fabric_protocol::memory_server::{Carried, Decision, Input, Lease, LeaseServer, Order, Range, Staged};
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, Incarnation, PAGE_BYTES, Pointer, Source};
@@ -20,7 +20,8 @@ const MILLISECOND: u64 = 1_000_000;
 /// A server that starts without memory: four pages for clients and one of its own.
 fn blank() -> LeaseServer {
     let timing = Timing::new(100 * MILLISECOND, 50 * MILLISECOND, 2 * MILLISECOND, 1000);
-    let server = Server::new(ME, Party::of(CONTROLLER), PAGES + 1, timing, BOOT_ID, ME).restarted(0, BOOT_ID, None);
+    let server =
+        RangeServer::new(ME, Party::of(CONTROLLER), PAGES + 1, timing, BOOT_ID, ME).restarted(0, BOOT_ID, None);
     let cluster = Cluster::new(1).expect("24 bits");
     let mut lease_server = LeaseServer::of(Range { cluster, of: ME, me: ME, pages: PAGES + 1 }, server, 0);
     lease_server.set_pages(PAGES + 1, 1);

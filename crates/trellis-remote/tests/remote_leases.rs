@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use network::{ALONE, in_own_network};
 use trellis_fabric_protocol::wire::datagram::Status;
-use trellis_remote::leased::{Bytes, Events, Leased, LeasedOptions};
+use trellis_remote::leased::{Bytes, Events, LeasedOptions, LeasedPages};
 use trellis_remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError, Server, ServerOptions, Stop};
 
 const PAGE: usize = 4096;
@@ -108,7 +108,7 @@ impl Memory {
 
 struct Process {
     memory: Arc<Memory>,
-    leased: Leased,
+    leased: LeasedPages,
 }
 
 impl Process {
@@ -119,7 +119,7 @@ impl Process {
     fn start_with(host: u16, objects: &[Pointer]) -> Process {
         let memory = Arc::new(Memory::default());
         let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(Host(host)), objects) };
-        let leased = good(Leased::open(options, Arc::clone(&memory) as Arc<dyn Events>));
+        let leased = good(LeasedPages::open(options, Arc::clone(&memory) as Arc<dyn Events>));
         Process { memory, leased }
     }
 
@@ -185,7 +185,8 @@ fn pages_are_numbered_through_all_objects() {
             assert!(Instant::now() < until, "the copy was not recalled");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let error = Leased::open(LeasedOptions::new(prefix(Host(10)), &[first, absent()]), Arc::new(Memory::default()));
+        let error =
+            LeasedPages::open(LeasedOptions::new(prefix(Host(10)), &[first, absent()]), Arc::new(Memory::default()));
         assert_eq!(error.err().and_then(|error| error.host()), Some(SERVER));
         server.stop();
     });

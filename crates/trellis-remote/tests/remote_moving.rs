@@ -15,7 +15,7 @@ use network::{ALONE, in_own_network};
 use trellis_fabric_protocol::wire::address::{Arguments, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Operation, Request, Status};
-use trellis_remote::leased::{Bytes, Events, Leased, LeasedOptions};
+use trellis_remote::leased::{Bytes, Events, LeasedOptions, LeasedPages};
 use trellis_remote::{Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError};
 
 const PAGE: usize = 4096;
@@ -517,10 +517,10 @@ impl PageEvents {
     }
 }
 
-fn leased(host: u16, object: Pointer, deadline: Duration) -> (Leased, Arc<PageEvents>) {
+fn leased(host: u16, object: Pointer, deadline: Duration) -> (LeasedPages, Arc<PageEvents>) {
     let heard = Arc::new(PageEvents::default());
     let options = LeasedOptions { port: BETWEEN, deadline, ..LeasedOptions::new(prefix(Host(host)), &[object]) };
-    let leased = good(Leased::open(options, Arc::clone(&heard) as Arc<dyn Events>));
+    let leased = good(LeasedPages::open(options, Arc::clone(&heard) as Arc<dyn Events>));
     (leased, heard)
 }
 
@@ -587,7 +587,7 @@ fn leases_go_on_while_a_range_is_elsewhere() {
         });
         let error = answered_error(|deadline| {
             let options = LeasedOptions { deadline, port: BETWEEN, ..LeasedOptions::new(prefix(Host(11)), &[object]) };
-            Leased::open(options, Arc::new(PageEvents::default()))?.copy(&[2], false, &mut |_, _| {})
+            LeasedPages::open(options, Arc::new(PageEvents::default()))?.copy(&[2], false, &mut |_, _| {})
         });
         let text = error.to_string();
         assert!(matches!(error, RemoteError::Unserved { status: Status::Restarting, .. }), "{text}");

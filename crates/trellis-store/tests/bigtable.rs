@@ -7,17 +7,17 @@ mod servers;
 
 use std::process::Command;
 
-use servers::Server;
+use servers::ServerProcess;
 use servers::proxy::Proxy;
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, StoreError, open};
 use trellis_testing::Port;
 
 /// Google's emulator; `None` if it cannot be built.
-fn emulator(test: &str) -> Option<Server> {
+fn emulator(test: &str) -> Option<ServerProcess> {
     servers::kinds::Kind::Bigtable.start(test, &[])
 }
 
-fn url(server: &Server, table: &str) -> String {
+fn url(server: &ServerProcess, table: &str) -> String {
     servers::kinds::Kind::Bigtable.url(server, table)
 }
 

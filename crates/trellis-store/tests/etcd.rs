@@ -8,16 +8,16 @@ mod servers;
 use std::process::Command;
 
 use servers::proxy::Proxy;
-use servers::{Server, installed};
+use servers::{ServerProcess, installed};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
 use trellis_testing::{FullListener, Need, Port, skip};
 
 /// An etcd of one member; `None` if it is not installed.
-fn etcd(test: &str) -> Option<Server> {
+fn etcd(test: &str) -> Option<ServerProcess> {
     servers::kinds::Kind::Etcd.start(test, &[])
 }
 
-fn etcdctl(server: &Server, arguments: &[&str]) -> String {
+fn etcdctl(server: &ServerProcess, arguments: &[&str]) -> String {
     let etcdctl = installed("etcdctl").expect("etcdctl comes with etcd");
     let output = Command::new(etcdctl)
         .arg(format!("--endpoints={}", server.address()))

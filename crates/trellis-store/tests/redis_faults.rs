@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use conformance::{add, add_within, append, delete, entries, get, put, swap};
 use proxy::{Proxy, Way};
-use trellis_store::resp::{Options, Server};
+use trellis_store::resp::{Options, RespServer};
 use trellis_store::{Applied, Change, Expect, Key, Kind, Outcome, Store, StoreError, open};
 use trellis_testing::{Port, redis_server::RedisServer};
 
@@ -125,7 +125,7 @@ fn a_wait_ends_once_wherever_its_connection_is_cut() {
 fn so_it_is_with_our_own_front_end() {
     let serve = || {
         let store = open("embedded:").unwrap();
-        let server = Server::bind("127.0.0.1:0", store, &Options::default()).unwrap().start().unwrap();
+        let server = RespServer::bind("127.0.0.1:0", store, &Options::default()).unwrap().start().unwrap();
         let port = server.address().rsplit(':').next().unwrap().parse().unwrap();
         (server, port)
     };

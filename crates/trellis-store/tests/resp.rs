@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trellis_base::Random;
-use trellis_store::resp::{COMMANDS, Options, Running, Server};
+use trellis_store::resp::{COMMANDS, Options, RespServer, Running};
 use trellis_store::{Applied, Key, Kind, StoreError, open};
 use trellis_testing::{Folder, Need, redis_server::RedisServer, skip};
 
 fn served(store: &str, options: &Options) -> Running {
-    Server::bind("127.0.0.1:0", open(store).unwrap(), options).unwrap().start().unwrap()
+    RespServer::bind("127.0.0.1:0", open(store).unwrap(), options).unwrap().start().unwrap()
 }
 
 fn client(server: &Running) -> TcpStream {
@@ -193,12 +193,12 @@ fn other_machines_are_not_let_in_unless_that_is_meant() {
     let store = open("embedded:").unwrap();
     let bind = |insecure| {
         let options = Options { insecure_beyond_this_machine: insecure, ..Options::default() };
-        Server::bind("0.0.0.0:0", Arc::clone(&store), &options)
+        RespServer::bind("0.0.0.0:0", Arc::clone(&store), &options)
     };
     let Err(error) = bind(false) else { panic!("everybody is let in") };
     assert!(error.to_string().contains("other machines reach 0.0.0.0"), "{error}");
     assert!(bind(true).is_ok());
-    let Err(error) = Server::bind("nowhere", store, &Options::default()) else { panic!("no address") };
+    let Err(error) = RespServer::bind("nowhere", store, &Options::default()) else { panic!("no address") };
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 
@@ -207,7 +207,7 @@ fn a_socket_of_this_machine_is_an_address() {
     let folder = Folder::new();
     let path = folder.file("socket");
     let address = format!("unix:{}", path.display());
-    let server = Server::bind(&address, open("embedded:").unwrap(), &Options::default()).unwrap().start().unwrap();
+    let server = RespServer::bind(&address, open("embedded:").unwrap(), &Options::default()).unwrap().start().unwrap();
     assert_eq!(server.address(), address);
     let store = open(&format!("redis+unix:{}", path.display())).unwrap();
     store.apply(&[conformance::put(&Key::page(1, 1), b"1")], None).unwrap();
@@ -220,7 +220,7 @@ fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
     let folder = Folder::new();
     let path = folder.file("socket");
     let address = format!("unix:{}", path.display());
-    let bind = || Server::bind(&address, open("embedded:").unwrap(), &Options::default());
+    let bind = || RespServer::bind(&address, open("embedded:").unwrap(), &Options::default());
     // Closed, but not removed: what remains when a signal ends a server.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
@@ -239,7 +239,7 @@ fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
 #[test]
 fn clients_have_regions_of_their_own() {
     let store = open("embedded:").unwrap();
-    let server = Server::bind("127.0.0.1:0", Arc::clone(&store), &Options::default()).unwrap().start().unwrap();
+    let server = RespServer::bind("127.0.0.1:0", Arc::clone(&store), &Options::default()).unwrap().start().unwrap();
     let mut stream = client(&server);
     exchange(&mut stream, b"SET a 1\r\nSELECT 3\r\nGET a\r\nSET a 3\r\n", "+OK\r\n+OK\r\n$-1\r\n+OK\r\n");
     exchange(&mut stream, b"SELECT 16\r\nDBSIZE\r\n", "-ERR DB index is out of range\r\n:1\r\n");

@@ -6,16 +6,16 @@
 mod conformance;
 mod servers;
 
-use servers::Server;
+use servers::ServerProcess;
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
 use trellis_testing::Port;
 
 /// A server; `None` if it cannot be built.
-fn server(test: &str, more: &[&str]) -> Option<Server> {
+fn server(test: &str, more: &[&str]) -> Option<ServerProcess> {
     servers::kinds::Kind::Spanner.start(test, more)
 }
 
-fn url(server: &Server, database: &str) -> String {
+fn url(server: &ServerProcess, database: &str) -> String {
     servers::kinds::Kind::Spanner.url(server, database)
 }
 

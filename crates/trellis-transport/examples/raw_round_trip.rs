@@ -141,7 +141,7 @@ fn serve(mut raw: TcpStream, far: &[&dyn Link], page: &[u8], kind: &AtomicUsize,
             0 => serve_raw(&mut raw, page, kind, served),
             index => {
                 let link = far[index - 1];
-                let mut server = Server { link, page, place: bulk_place.as_mut_ptr(), served };
+                let mut server = AnsweringSink { link, page, place: bulk_place.as_mut_ptr(), served };
                 link.poll(&mut server);
             }
         }
@@ -164,14 +164,14 @@ fn serve_raw(raw: &mut TcpStream, page: &[u8], kind: &AtomicUsize, served: &Atom
     }
 }
 
-struct Server<'a> {
+struct AnsweringSink<'a> {
     link: &'a dyn Link,
     page: &'a [u8],
     place: *mut u8,
     served: &'a AtomicUsize,
 }
 
-impl Sink for Server<'_> {
+impl Sink for AnsweringSink<'_> {
     fn place(&mut self, _peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
         Ok(match length(header) {
             0 => Placement::Nothing,

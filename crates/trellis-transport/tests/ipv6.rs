@@ -30,18 +30,18 @@ fn address(host: u16, rest: u64) -> Address {
 }
 
 /// Answers everything with its address and content, as often as `times` returns for the count of datagrams.
-struct Server {
+struct EchoServer {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
 }
 
-impl Server {
-    fn start(times: impl Fn(u64) -> u32 + Send + 'static) -> Server {
-        Server::start_where(|| {}, times)
+impl EchoServer {
+    fn start(times: impl Fn(u64) -> u32 + Send + 'static) -> EchoServer {
+        EchoServer::start_where(|| {}, times)
     }
 
     /// Starts it in the network that `enter` gives to its thread.
-    fn start_where(enter: impl FnOnce() + Send + 'static, times: impl Fn(u64) -> u32 + Send + 'static) -> Server {
+    fn start_where(enter: impl FnOnce() + Send + 'static, times: impl Fn(u64) -> u32 + Send + 'static) -> EchoServer {
         let is_over = Arc::new(AtomicBool::new(false));
         let (says_ready, ready) = std::sync::mpsc::channel();
         let ends = Arc::clone(&is_over);
@@ -64,7 +64,7 @@ impl Server {
             came
         });
         ready.recv().expect("the server starts");
-        Server { is_over, thread: Some(thread) }
+        EchoServer { is_over, thread: Some(thread) }
     }
 
     /// Stops it; returns how many datagrams arrived.
@@ -125,7 +125,7 @@ fn ten_thousand_addresses_are_asked_through_one_next_hop() {
             plugged.recv().expect("the cable is there");
             plug_in("s", 2, 1).expect("its end is there");
         };
-        let server = Server::start_where(enter, |_| 1);
+        let server = EchoServer::start_where(enter, |_| 1);
         cable.join().expect("it ended well");
         plug_in("c", 1, 2).expect("its end is there");
         let mut exchange = exchange();
@@ -145,7 +145,7 @@ fn ten_thousand_addresses_are_asked_through_one_next_hop() {
 #[test]
 fn what_is_lost_or_comes_twice_is_answered_once() {
     in_own_network("what_is_lost_or_comes_twice_is_answered_once", &ALONE, || {
-        let server = Server::start(|count| [1, 0, 2, 1, 0, 1, 3][count as usize % 7]);
+        let server = EchoServer::start(|count| [1, 0, 2, 1, 0, 1, 3][count as usize % 7]);
         let mut exchange = exchange();
         for round in 0..20 {
             let about: Vec<Address> = (0..50).map(|place| address(7, place + 50 * round)).collect();
@@ -160,7 +160,7 @@ fn what_is_lost_or_comes_twice_is_answered_once() {
 fn a_host_that_is_silent_is_named_and_delays_no_other() {
     in_own_network("a_host_that_is_silent_is_named_and_delays_no_other", &ALONE, || {
         // It answers what is about host 1 only: nothing listens at the other's port.
-        let server = Server::start(|_| 1);
+        let server = EchoServer::start(|_| 1);
         let mut exchange = exchange();
         ask_all(&mut exchange, &[address(1, 5)], Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
         server.stop();
@@ -170,7 +170,7 @@ fn a_host_that_is_silent_is_named_and_delays_no_other() {
         assert!(text.contains("about fd01:203:2::5"), "{text}");
         assert!(error.sent > 1, "it was asked again");
         // Unanswered questions take no room from later ones.
-        let server = Server::start(|_| 1);
+        let server = EchoServer::start(|_| 1);
         let about: Vec<Address> = (0..200).map(|place| address(2, place)).collect();
         ask_all(&mut exchange, &about, Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
         server.stop();
@@ -194,7 +194,7 @@ fn a_place_without_a_route_is_an_error_at_once() {
 #[test]
 fn an_answer_that_is_not_accepted_is_as_good_as_lost() {
     in_own_network("an_answer_that_is_not_accepted_is_as_good_as_lost", &ALONE, || {
-        let server = Server::start(|_| 1);
+        let server = EchoServer::start(|_| 1);
         let mut exchange = exchange();
         let first = exchange.numbers(1);
         let (mut refused, payload) = (0, [7_u8; 3000]);
@@ -217,7 +217,7 @@ fn questions_that_are_answered_later_keep_no_others_waiting() {
     in_own_network("questions_that_are_answered_later_keep_no_others_waiting", &ALONE, || {
         // More than may be in flight.
         const QUESTIONS: usize = 200;
-        let server = Server::start(|_| 1);
+        let server = EchoServer::start(|_| 1);
         let mut exchange = exchange();
         let first = exchange.numbers(QUESTIONS);
         let parts: [&[u8]; 1] = [&[7; 100]];
@@ -241,7 +241,7 @@ fn questions_that_are_answered_later_keep_no_others_waiting() {
 fn a_question_of_several_datagrams_is_answered_once() {
     in_own_network("a_question_of_several_datagrams_is_answered_once", &ALONE, || {
         const PARTS: usize = 100;
-        let server = Server::start(|count| [1, 0, 2, 1, 1, 3][count as usize % 6]);
+        let server = EchoServer::start(|count| [1, 0, 2, 1, 1, 3][count as usize % 6]);
         let mut exchange = exchange();
         let numbers: Vec<[u8; 1]> = (0..PARTS as u8).map(|number| [number]).collect();
         let parts: Vec<[&[u8]; 1]> = numbers.iter().map(|number| [&number[..]]).collect();
@@ -290,7 +290,7 @@ fn a_question_of_several_datagrams_is_answered_once() {
 fn a_host_that_was_silent_is_found_when_it_is_there_again() {
     in_own_network("a_host_that_was_silent_is_found_when_it_is_there_again", &ALONE, || {
         // So many are lost that with an unbounded back-off the question would not have been sent that often in time.
-        let server = Server::start(|count| u32::from(count >= 300));
+        let server = EchoServer::start(|count| u32::from(count >= 300));
         ask_all(&mut exchange(), &[address(7, 1)], Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
         assert!(server.stop() >= 300);
     });
@@ -299,7 +299,7 @@ fn a_host_that_was_silent_is_found_when_it_is_there_again() {
 #[test]
 fn one_that_cannot_be_sent_delays_no_other() {
     in_own_network("one_that_cannot_be_sent_delays_no_other", &ALONE, || {
-        let server = Server::start(|_| 1);
+        let server = EchoServer::start(|_| 1);
         let mut elsewhere = address(1, 1);
         elsewhere[1] = 0xee;
         let mut exchange = exchange();

@@ -102,7 +102,7 @@ pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>
         // SAFETY: the page was populated, and nobody else uses this region.
         unsafe { region.privileged(page, 1).write_volatile(1) };
     }
-    let server = Arc::new(Server { region: OnceLock::new() });
+    let server = Arc::new(PageMapper { region: OnceLock::new() });
     let _ = server.region.set(Arc::downgrade(&region));
     region.catch(server.clone())?;
     let queue = (!catcher.abilities().serves_in_the_faulting_thread).then(|| Queue::start(&region));
@@ -122,11 +122,11 @@ pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>
 }
 
 /// Maps the page that was touched.
-struct Server {
+struct PageMapper {
     region: OnceLock<Weak<Region>>,
 }
 
-impl FaultServer for Server {
+impl FaultServer for PageMapper {
     fn serve(&self, fault: Fault) {
         if let Some(region) = self.region.get().and_then(Weak::upgrade) {
             let access = if fault.write { Access::Write } else { Access::Read };

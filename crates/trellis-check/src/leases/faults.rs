@@ -7,10 +7,10 @@ use super::Setup;
 use super::node::{Cause, Envelope, Machine, Node};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{Hold, Own};
-use trellis_fabric_protocol::lease::home::{Home, Leased, Owner};
+use trellis_fabric_protocol::lease::home::{Home, Owner, PageLease};
 use trellis_fabric_protocol::lease::parts::{self, Part, Step};
 use trellis_fabric_protocol::lease::queue::{Right, Waiter};
-use trellis_fabric_protocol::lease::server::Server;
+use trellis_fabric_protocol::lease::server::RangeServer;
 use trellis_fabric_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing, incarnation_of};
 
 /// A fault, its name, and the rule that it breaks.
@@ -163,8 +163,8 @@ pub(super) fn instead(
 }
 
 /// Lets a home change a page itself, with the fault applied.
-pub(super) fn change(fault: Fault, server: &mut Server, change: impl FnOnce(&mut Server)) {
-    let hide = |server: &mut Server| server.home.as_mut().map(|home| std::mem::take(&mut home.backups));
+pub(super) fn change(fault: Fault, server: &mut RangeServer, change: impl FnOnce(&mut RangeServer)) {
+    let hide = |server: &mut RangeServer| server.home.as_mut().map(|home| std::mem::take(&mut home.backups));
     let backups = if fault == Fault::ChangesEarly { hide(server) } else { None };
     change(server);
     if let (Some(home), Some(backups)) = (&mut server.home, backups) {
@@ -215,7 +215,7 @@ pub(super) fn before(fault: Fault, node: &mut Node, now: Nanoseconds, from: Part
     Before { message: heard, home: saved, own }
 }
 
-fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Party, heard: &mut Message) {
+fn before_server(fault: Fault, server: &mut RangeServer, now: Nanoseconds, from: Party, heard: &mut Message) {
     let known = server.memory.incarnation;
     if let (Fault::BackupTakesOld, Message::Store { incarnation, page, epoch, .. }) = (fault, &mut *heard)
         && *incarnation < known
@@ -252,7 +252,7 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
         && server.memory.stamps.get(&page).is_none_or(|stamp| stamp.epoch < epoch)
     {
         let owner = Owner { party: from, request: 0, until: now, has_claimed: false };
-        home.leased.insert(page, Leased { epoch, owner: Some(owner), ..Leased::default() });
+        home.leased.insert(page, PageLease { epoch, owner: Some(owner), ..PageLease::default() });
     }
     let Message::Request { page, ask, .. } = heard else {
         if let (Fault::NoFreeze, Message::Taken { .. }) = (fault, &heard) {
@@ -355,7 +355,7 @@ pub(super) fn after(
 
 fn after_server(
     fault: Fault,
-    server: &mut Server,
+    server: &mut RangeServer,
     heard: &Message,
     saved: Option<&Home>,
     page: Option<u64>,
@@ -382,10 +382,10 @@ fn after_server(
     let was = page.and_then(|page| saved.leased.get(&page));
     let was_staged = page.is_some_and(|page| saved.staged.contains_key(&page));
     match (fault, ask, page, was) {
-        (Fault::CopiesOwned, Some(Ask::Copy), Some(page), Some(Leased { owner: Some(_), .. })) => {
+        (Fault::CopiesOwned, Some(Ask::Copy), Some(page), Some(PageLease { owner: Some(_), .. })) => {
             let was = was.cloned().unwrap_or_default();
             let copies = home.leased.get(&page).map_or(Vec::new(), |leased| leased.copies.clone());
-            home.leased.insert(page, Leased { copies, ..was });
+            home.leased.insert(page, PageLease { copies, ..was });
         }
         (Fault::AcknowledgesEarly, Some(Ask::Commit { .. }), ..) => home.backups.clone_from(&saved.backups),
         (Fault::NoFreeze, Some(_), ..) => home.hand_to = saved.hand_to,
@@ -473,7 +473,7 @@ pub(super) fn forgets_parts(fault: Fault) -> bool {
 }
 
 /// The next step of a server for a message, if a fault changes it.
-pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Message) -> Option<Step> {
+pub(super) fn next(fault: Fault, range: &RangeServer, here: &[Part], message: &Message) -> Option<Step> {
     let Message::Placed { request, placement, .. } = message else { return None };
     if fault != Fault::StaleMerges || *request == 0 || placement.home == range.me {
         return None;
@@ -484,7 +484,7 @@ pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Messag
 }
 
 /// Applies a fault to the machine of a part that was split off.
-pub(super) fn split(fault: Fault, part: &mut Server) {
+pub(super) fn split(fault: Fault, part: &mut RangeServer) {
     part.memory.is_blank &= fault != Fault::SplitsBlank;
     let Some(home) = &mut part.home else { return };
     match fault {
@@ -498,7 +498,7 @@ pub(super) fn split(fault: Fault, part: &mut Server) {
 }
 
 /// Applies a fault to the machine of a part before it is merged.
-pub(super) fn merge(fault: Fault, part: &mut Server) {
+pub(super) fn merge(fault: Fault, part: &mut RangeServer) {
     let Some(home) = &mut part.home else { return };
     match fault {
         Fault::MergeForgetsLeases => home.leased.clear(),

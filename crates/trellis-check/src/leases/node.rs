@@ -14,7 +14,7 @@ use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
 use trellis_fabric_protocol::lease::home::{Context, Home};
 use trellis_fabric_protocol::lease::queue::{Queue, Right, Waiter};
 use trellis_fabric_protocol::lease::reader::{self, Reader};
-use trellis_fabric_protocol::lease::server::{self, Server};
+use trellis_fabric_protocol::lease::server::{self, RangeServer};
 use trellis_fabric_protocol::lease::settling::Settling;
 use trellis_fabric_protocol::lease::{
     Ask, Belief, Bytes, Effect, Host, Message, Outcome, PageNumber, Party, Placement, Status,
@@ -25,7 +25,7 @@ use trellis_fabric_protocol::lease::{
 #[allow(clippy::large_enum_variant, reason = "most of what a cluster does is done by its servers")]
 pub enum Machine {
     /// A memory server.
-    Server(Server),
+    Server(RangeServer),
     /// A client.
     Client(Client),
     /// A host with copies.
@@ -509,9 +509,9 @@ fn check_turns(now: Nanoseconds, waiting: &BTreeMap<PageNumber, Queue>, home: &H
 }
 
 /// A server at the start: the first is home, and everything is settled.
-fn server(setup: &Setup, host: Host) -> Server {
+fn server(setup: &Setup, host: Host) -> RangeServer {
     let timing = faults::timing(setup.fault, setup, usize::from(host));
-    let mut server = Server::new(host, setup.controller_party(), setup.pages, timing, FIRST_BOOT_ID, 0);
+    let mut server = RangeServer::new(host, setup.controller_party(), setup.pages, timing, FIRST_BOOT_ID, 0);
     server.own = setup.pages - setup.leased_pages();
     server.window = setup.window;
     server.memory.incarnation = 1;

@@ -12,7 +12,7 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::{Controller, Record};
 use trellis_fabric_protocol::lease::parts::{Keeps, Part, Step, is_credible, may_keep, next};
 use trellis_fabric_protocol::lease::reader::Reader;
-use trellis_fabric_protocol::lease::server::Server;
+use trellis_fabric_protocol::lease::server::RangeServer;
 use trellis_fabric_protocol::lease::{Effect, Host, Message, PageNumber, Timing};
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
@@ -86,7 +86,7 @@ impl Node {
         match &mut self.machine {
             Machine::Server(range) => {
                 for part in &setup.parts {
-                    let mut server = Server { report_at: None, ..range.split(0, part, 0) };
+                    let mut server = RangeServer { report_at: None, ..range.split(0, part, 0) };
                     server.home.iter_mut().for_each(|home| home.backups.clone_from(&setup.part_backups));
                     let machine = Machine::Server(server);
                     let zeros = vec![0; part.pages as usize];
@@ -132,7 +132,7 @@ impl Node {
     }
 
     /// A server's machine for a page, its part, the page's number there, and its pages.
-    fn of_page(&self, page: PageNumber) -> Option<(&Server, Option<Part>, PageNumber, &[Value])> {
+    fn of_page(&self, page: PageNumber) -> Option<(&RangeServer, Option<Part>, PageNumber, &[Value])> {
         let unit = self.units.iter().find(|unit| unit.part.run().contains(&page));
         match (&self.machine, unit) {
             (Machine::Server(_), Some(Unit { part, machine: Machine::Server(server), bytes, .. })) => {

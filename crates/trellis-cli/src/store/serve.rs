@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use trellis_store::resp::{Options, Server};
+use trellis_store::resp::{Options, RespServer};
 
 use super::Which;
 use trellis_command::ending::{Ends, say_ready};
@@ -59,7 +59,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ending {
     };
     let refused = |error: std::io::Error| Failure::new(exit::SYSTEM, format!("--resp {}: {error}", arguments.resp));
     let running = ends.begin(|| {
-        let running = Server::bind(&arguments.resp, store, &options)?.start()?;
+        let running = RespServer::bind(&arguments.resp, store, &options)?.start()?;
         let stop = running.stopper();
         Ok((running, stop))
     });

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, value_parser};
 use trellis_output::sockets::{self, SocketFile};
-use trellis_switch::control::{PortDescription, Refusals, Server};
+use trellis_switch::control::{ControlServer, PortDescription, Refusals};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
@@ -98,7 +98,8 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     })?;
     let (name, file) = (switch.name(), listener.file().clone());
     let boot_id = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let server = Server::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_output::lines::report)));
+    let server =
+        ControlServer::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_output::lines::report)));
     announce(format_args!("switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything()));
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
     let serves = thread.spawn(move || {

@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use trellis::remote::leased::{Events, Leased, LeasedOptions};
+use trellis::remote::leased::{Events, LeasedOptions, LeasedPages};
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError};
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_switch::lab::{Lab, Plan, space};
@@ -103,7 +103,7 @@ pub(crate) fn client(lab: &Lab, host: &str, deadline: Duration) -> Client {
 }
 
 /// Pages of objects for a process in a host.
-pub(crate) fn leased(lab: &Lab, host: &str, objects: &[Pointer], events: std::sync::Arc<dyn Events>) -> Leased {
+pub(crate) fn leased(lab: &Lab, host: &str, objects: &[Pointer], events: std::sync::Arc<dyn Events>) -> LeasedPages {
     let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(lab, host), objects) };
-    good(lab.host(host).unwrap().run(|| Leased::open(options, events)).unwrap())
+    good(lab.host(host).unwrap().run(|| LeasedPages::open(options, events)).unwrap())
 }

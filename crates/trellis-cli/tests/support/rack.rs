@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trellis::remote::leased::{Bytes, Events, Leased};
+use trellis::remote::leased::{Bytes, Events, LeasedPages};
 use trellis::remote::{Client, Pointer, RemoteError};
 use trellis_base::Random;
 use trellis_fabric_protocol::wire::datagram::Status;
@@ -436,7 +436,7 @@ impl Ledger {
 
     /// Increments random pages under leases, concurrently with other processes; returns how many commits were too
     /// late.
-    pub(crate) fn raise_under_leases(&self, leased: &Leased, seed: u64) -> u64 {
+    pub(crate) fn raise_under_leases(&self, leased: &LeasedPages, seed: u64) -> u64 {
         let (mut random, mut late) = (Random::new(seed), 0);
         while !self.is_over() {
             late += u64::from(!self.raise_one(leased, random.index(self.pages.len())));
@@ -445,7 +445,7 @@ impl Ledger {
     }
 
     /// Increments a page; returns whether that counted.
-    pub(crate) fn raise_one(&self, leased: &Leased, page: usize) -> bool {
+    pub(crate) fn raise_one(&self, leased: &LeasedPages, page: usize) -> bool {
         let (least, number) = (self.acknowledged(page), page as u64);
         let mut found = None;
         self.time(|| {
@@ -465,7 +465,7 @@ impl Ledger {
     }
 
     /// Increments a page, once more each time that came too late.
-    pub(crate) fn raise(&self, leased: &Leased, page: usize) {
+    pub(crate) fn raise(&self, leased: &LeasedPages, page: usize) {
         let deadline = Instant::now() + LONG;
         while !self.raise_one(leased, page) {
             assert!(Instant::now() < deadline, "no change of page {page} counts");

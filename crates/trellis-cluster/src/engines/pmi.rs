@@ -30,13 +30,13 @@ pub(super) fn exchange(offer: Offer, until: Instant) -> Result<Exchanged, String
         let address = port.to_socket_addrs().map_err(unreachable)?.next();
         let address = address.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
         let stream = TcpStream::connect_timeout(&address, left(until)).map_err(unreachable)?;
-        let mut server = Server { stream: BufReader::new(stream), until };
+        let mut server = PmiServer { stream: BufReader::new(stream), until };
         let (node, nodes) = server.acknowledge(&variable("PMI_ID")?)?;
         return server.exchange(node, nodes, &offer.of(node));
     }
     let (node, nodes) = (number("PMI_RANK")?, number("PMI_SIZE")?);
     let stream = stream_of(number("PMI_FD")?)?;
-    Server { stream: BufReader::new(stream), until }.exchange(node, nodes, &offer.of(node))
+    PmiServer { stream: BufReader::new(stream), until }.exchange(node, nodes, &offer.of(node))
 }
 
 /// Whether the dialogue goes over a port of the engine, to which every process of the machine could connect.
@@ -75,13 +75,13 @@ impl Limited for TcpStream {
 }
 
 /// The engine's end of the dialogue. Errors name commands and never values, because a value may hold the secret.
-struct Server<S> {
+struct PmiServer<S> {
     stream: BufReader<S>,
     until: Instant,
 }
 
-impl<S: Limited> Server<S> {
-    /// Identifies this process, on a connection that any process could have made.
+impl<S: Limited> PmiServer<S> {
+    /// Says who this is, on a connection that every process could have made.
     fn acknowledge(&mut self, id: &str) -> Result<(usize, usize), String> {
         self.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
         let mut set = |name: &str| {
@@ -172,8 +172,8 @@ mod tests {
         ours
     }
 
-    fn server(stream: UnixStream) -> Server<UnixStream> {
-        Server { stream: BufReader::new(stream), until: Instant::now() + Duration::from_secs(60) }
+    fn server(stream: UnixStream) -> PmiServer<UnixStream> {
+        PmiServer { stream: BufReader::new(stream), until: Instant::now() + Duration::from_secs(60) }
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub enum Order {
 
 /// The state of a server.
 #[derive(Clone, Debug)]
-struct Server {
+struct ServerState {
     record: ServerRecord,
     /// When it was last heard; `None` if this controller has not heard it.
     heard_at: Option<Nanoseconds>,
@@ -139,7 +139,7 @@ struct Server {
 pub struct Ranges {
     settings: Settings,
     ranges: BTreeMap<Host, Range>,
-    servers: BTreeMap<Host, Server>,
+    servers: BTreeMap<Host, ServerState>,
     next_ticket: u64,
     look_at: Nanoseconds,
     rebalance_at: Nanoseconds,
@@ -170,11 +170,11 @@ impl Ranges {
             let goal = if let Some(Goal::Host(host)) = &range.goal { Some(host) } else { None };
             let wanted = range.splits.iter().map(|split| &split.to).chain(goal);
             for host in own.into_iter().chain([&record.home]).chain(&record.backups).chain(wanted) {
-                servers.entry(*host).or_insert(Server::new(ServerRecord::default()));
+                servers.entry(*host).or_insert(ServerState::new(ServerRecord::default()));
             }
         }
         for (host, record) in records.servers {
-            servers.insert(host, Server::new(record));
+            servers.insert(host, ServerState::new(record));
         }
         let (unknown, asked, unanswered) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let (replicas, pulls, anywhere) = (Replicas::default(), Pulls::default(), None);
@@ -287,7 +287,7 @@ impl Ranges {
     /// Records that a server was heard; returns whether it may be answered.
     fn is_heard(&mut self, now: Nanoseconds, from: Host, about: &About, orders: &mut Vec<Order>) -> bool {
         let (prefix, Timing { term, home_lease, .. }) = (self.prefix(from), self.settings.timing);
-        let server = self.servers.entry(from).or_insert(Server::new(ServerRecord::default()));
+        let server = self.servers.entry(from).or_insert(ServerState::new(ServerRecord::default()));
         if (about.term, about.home_lease) != (term, home_lease) {
             if !std::mem::replace(&mut server.is_refused, true) {
                 let pair = |(term, home_lease)| (Duration::from_nanos(term), Duration::from_nanos(home_lease));
@@ -536,7 +536,7 @@ impl Ranges {
     /// Whether it was not heard for so long that it no longer counts.
     fn is_gone(&self, now: Nanoseconds, host: Host) -> bool {
         let timeout = 4 * self.settings.timing.home_lease;
-        let is_silent = |server: &Server| !server.is_there && server.heard_at.is_some_and(|at| now > at + timeout);
+        let is_silent = |server: &ServerState| !server.is_there && server.heard_at.is_some_and(|at| now > at + timeout);
         self.servers.get(&host).is_some_and(is_silent)
     }
 
@@ -545,9 +545,9 @@ impl Ranges {
     }
 }
 
-impl Server {
-    fn new(record: ServerRecord) -> Server {
-        Server {
+impl ServerState {
+    fn new(record: ServerRecord) -> ServerState {
+        ServerState {
             record,
             heard_at: None,
             is_there: false,

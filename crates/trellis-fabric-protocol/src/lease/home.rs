@@ -1,9 +1,9 @@
 //! The home of a range while it is home: leases, commits, copies, and what backups must have.
 //!
-//! Promises: it keeps the contract of the parent module for a home, as long as [`super::server::Server`] calls it only
-//! during its home lease. It must never grant anything while a right to the page may be in use elsewhere that excludes
-//! it, and must never show what a backup lacks. It never waits silently: a request that cannot be served now gets an
-//! answer that says so, and the first of the waiting requests is served when the page is free.
+//! Promises: it keeps the contract of the parent module for a home, as long as [`super::server::RangeServer`] calls it
+//! only during its home lease. It must never grant anything while a right to the page may be in use elsewhere that
+//! excludes it, and must never show what a backup lacks. It never waits silently: a request that cannot be served now
+//! gets an answer that says so, and the first of the waiting requests is served when the page is free.
 
 use super::parts::runs_of;
 use super::queue::Queue;
@@ -65,7 +65,7 @@ pub struct Home {
     /// The earliest time at which an unanswered message is due again; 0 if there is none.
     pub retry_at: Nanoseconds,
     /// Pages that have a lease or copies.
-    pub leased: BTreeMap<PageNumber, Leased>,
+    pub leased: BTreeMap<PageNumber, PageLease>,
     /// Pages that requests wait for.
     pub queues: BTreeMap<PageNumber, Queue>,
     /// Commits that some backup lacks.
@@ -74,7 +74,7 @@ pub struct Home {
 
 /// A home's record of a page that is in use.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Leased {
+pub struct PageLease {
     /// The current epoch, which fences older ones.
     pub epoch: Epoch,
     /// The client that may change the page.
@@ -134,7 +134,7 @@ impl Home {
         let leased = entries.into_iter().flatten().map(|Entry { page, epoch, owner, readers }| {
             let owner = owner.map(|(party, request)| Owner { party, request, until, has_claimed: false });
             let copies = readers.into_iter().map(|party| Copied { party, by: (0, 0), until }).collect();
-            (page, Leased { epoch, owner, copies, is_recalling: false })
+            (page, PageLease { epoch, owner, copies, is_recalling: false })
         });
         let mut settling = settling;
         settling.leave_out(runs_of(&placement.parts));
@@ -349,7 +349,7 @@ impl Home {
         let now = context.now;
         let is_due = self.is_frozen(now) && self.hands.is_none_or(|(_, again)| now >= again.at);
         let Some(to) = self.hand_to.filter(|_| is_due) else { return };
-        let entry = |(&page, leased): (&PageNumber, &Leased)| Entry {
+        let entry = |(&page, leased): (&PageNumber, &PageLease)| Entry {
             page,
             epoch: leased.epoch,
             owner: leased.owner.filter(|owner| now < owner.until).map(|owner| (owner.party, owner.request)),

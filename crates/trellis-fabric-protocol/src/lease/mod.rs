@@ -1,12 +1,12 @@
 //! Leases of remote memory: which client may change a page, which host is its home, and how the home moves from host to
 //! host.
 //!
-//! A machine of this module handles one *range* of pages. Its *home* ([`server::Server`], [`home::Home`]) keeps the bytes
-//! and grants *leases*. A [`client::Client`] that has a lease may change the page and commits its changes. A
-//! [`reader::Reader`] keeps copies of hot pages for a time. *Backups* (other [`server::Server`]s) keep what would be lost
-//! with the home. The [`controller::Controller`] appoints the home. A host with several ranges has several machines, and
-//! puts the number of the range beside each message. A subrange may become a range of its own for a time, a *part*
-//! ([`parts`]), with a home of its own.
+//! A machine of this module handles one *range* of pages. Its *home* ([`server::RangeServer`], [`home::Home`]) keeps
+//! the bytes and grants *leases*. A [`client::Client`] that has a lease may change the page and commits its changes. A
+//! [`reader::Reader`] keeps copies of hot pages for a time. *Backups* (other [`server::RangeServer`]s) keep what would
+//! be lost with the home. The [`controller::Controller`] appoints the home. A host with several ranges has several
+//! machines, and puts the number of the range beside each message. A subrange may become a range of its own for a time,
+//! a *part* ([`parts`]), with a home of its own.
 //!
 //! # The contract
 //!

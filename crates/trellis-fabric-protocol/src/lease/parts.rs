@@ -17,7 +17,7 @@
 //! of another that had its number before ([`Part::since`]).
 
 use super::home::Home;
-use super::server::{Memory, Server};
+use super::server::{Memory, RangeServer};
 use super::settling::{Again, Settling};
 use super::{Host, Message, PageNumber, Timing};
 use crate::Nanoseconds;
@@ -102,14 +102,14 @@ pub fn part_with(parts: &[Part], page: PageNumber) -> Option<&Part> {
 pub enum Step {
     /// Pass it to the machine of the range; nothing else.
     Hear,
-    /// First make a machine for this part ([`Server::split`]).
+    /// First make a machine for this part ([`RangeServer::split`]).
     Split(Part),
-    /// First end the machine of this part ([`Server::merge`]).
+    /// First end the machine of this part ([`RangeServer::merge`]).
     Merge(Part),
 }
 
 /// The next step for a message about a range; `here` are its parts that this host has machines for.
-pub fn next(range: &Server, here: &[Part], message: &Message) -> Step {
+pub fn next(range: &RangeServer, here: &[Part], message: &Message) -> Step {
     let Message::Placed { request, boot_id, placement, .. } = message else { return Step::Hear };
     if !range.takes(*request, *boot_id, placement) {
         return Step::Hear;
@@ -143,7 +143,7 @@ pub fn may_keep(here: &[Part], pages: &Range<PageNumber>, incarnation: u16) -> K
 /// Whether the machine of a part may handle this message. It must not if the message comes from a home in an incarnation
 /// that no controller has announced to it: it may be about a later part with the same number. The machine asks the
 /// controller instead.
-pub fn is_credible(part: &Server, message: &Message) -> bool {
+pub fn is_credible(part: &RangeServer, message: &Message) -> bool {
     match message {
         Message::Store { incarnation, .. } | Message::Leases { incarnation, .. } => {
             *incarnation <= part.memory.incarnation
@@ -157,11 +157,11 @@ pub(super) fn runs_of(parts: &[Part]) -> Vec<Range<PageNumber>> {
     parts.iter().map(Part::run).collect()
 }
 
-impl Server {
+impl RangeServer {
     /// A part of this range has a machine of its own from now on. After the part's pages come `own` pages that its home
     /// changes itself. Commits of these pages that were under way to backups, and requests that waited for them, are
     /// forgotten.
-    pub fn split(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Server {
+    pub fn split(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> RangeServer {
         let run = part.run();
         // Messages of a home of the part before its first incarnation must be ignored: they are about another part.
         let stamps = taken(&mut self.memory.stamps, &run);
@@ -169,7 +169,7 @@ impl Server {
         let timing = self.timing;
         let home = self.home.as_mut().map(|home| home.split(now, part, own, &timing));
         let pages = part.pages + own;
-        Server {
+        RangeServer {
             own,
             window: self.window,
             memory,
@@ -177,13 +177,13 @@ impl Server {
             knows: self.knows,
             reports: self.reports,
             report_at: Some(now),
-            ..Server::new(self.me, self.controller, pages, timing, self.boot_id, self.knows.0)
+            ..RangeServer::new(self.me, self.controller, pages, timing, self.boot_id, self.knows.0)
         }
     }
 
     /// The machine of this part of the range ends. The machine of the range learns at once in which incarnation it has
     /// these pages again.
-    pub fn merge(&mut self, now: Nanoseconds, part: &Part, other: Server) {
+    pub fn merge(&mut self, now: Nanoseconds, part: &Part, other: RangeServer) {
         // A host that lacks some of the part lacks some of the whole.
         self.memory.is_blank |= other.memory.is_blank;
         self.memory.incarnation = self.memory.incarnation.max(other.memory.incarnation);

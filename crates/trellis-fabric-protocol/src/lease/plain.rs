@@ -3,8 +3,8 @@
 //! Promises: no page is changed without a lease while a client may have a lease or a copy of it. A refusal for that reason
 //! also asks those clients to give them back, so that a later attempt succeeds. It must never grant a right.
 
-use super::home::{Context, Home, Leased, Stamp};
-use super::server::{Memory, Server};
+use super::home::{Context, Home, PageLease, Stamp};
+use super::server::{Memory, RangeServer};
 use super::settling::{Settling, WINDOW};
 use super::{Effect, Epoch, Host, PageNumber, Party, Placement, Status, Timing};
 use crate::Nanoseconds;
@@ -14,7 +14,7 @@ use core::ops::Range;
 /// How many terms after the end of a lease its changes may still come, if nobody else wants the page.
 const LATE_TERMS: u64 = 16;
 
-impl Server {
+impl RangeServer {
     /// A server that is home of a range for its whole life, in this incarnation, without backups and without a controller.
     /// With `memory` it kept its pages but does not know which clients have leases: it waits for a term. Without it, its
     /// pages are new.
@@ -25,10 +25,10 @@ impl Server {
         incarnation: u16,
         now: Nanoseconds,
         memory: Option<Memory>,
-    ) -> Server {
+    ) -> RangeServer {
         let is_new = memory.is_none();
-        let fresh = Server::new(me, Party::of(me), pages, timing, incarnation, me);
-        let mut server = Server { memory: memory.unwrap_or_default(), report_at: None, ..fresh };
+        let fresh = RangeServer::new(me, Party::of(me), pages, timing, incarnation, me);
+        let mut server = RangeServer { memory: memory.unwrap_or_default(), report_at: None, ..fresh };
         server.memory.incarnation = incarnation;
         let (backups, parts) = (Vec::new(), Vec::new());
         let (hand_to, begins_empty, is_unserved) = (None, false, false);
@@ -140,7 +140,8 @@ impl Server {
     pub fn forget_ended(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.with_home(now, effects, |home, context| {
             let late = LATE_TERMS * context.timing.term;
-            let may_come = |leased: &Leased| leased.owner.is_some_and(|owner| now < owner.until.saturating_add(late));
+            let may_come =
+                |leased: &PageLease| leased.owner.is_some_and(|owner| now < owner.until.saturating_add(late));
             let over = home.leased.iter().filter(|(page, leased)| !may_come(leased) || home.queues.contains_key(page));
             let pages: Vec<PageNumber> = over.map(|(page, _)| *page).collect();
             for page in pages {

@@ -6,7 +6,7 @@
 //! count only if nobody else was granted the page since the lease was, however late they come. It must never grant twice
 //! for one waiting request, and must never overtake a waiting request.
 
-use super::home::{Context, Copied, Home, Leased, Owner, committed};
+use super::home::{Context, Copied, Home, Owner, PageLease, committed};
 use super::queue::{Queue, Right, Waiter};
 use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, incarnation_of, send};
 
@@ -41,7 +41,7 @@ impl Home {
         let own = self.leased.get_mut(&page).filter(|leased| leased.owner.is_some_and(|owner| owner.party == party));
         match own {
             // An old request that arrives late.
-            Some(Leased { owner: Some(owner), .. }) if request <= owner.request => return,
+            Some(PageLease { owner: Some(owner), .. }) if request <= owner.request => return,
             Some(_) if is_staged => return answer.say(Status::Busy, 0, context.effects),
             // The client asks again because it does not know of this lease, or let it end.
             Some(leased) => leased.owner = None,
@@ -207,20 +207,20 @@ impl Home {
         let until = context.now + context.timing.term;
         let is_claim = epoch == epoch_of(self.incarnation);
         if is_claim && self.may_claim(page, context) {
-            let leased = Leased { epoch: self.next_epoch(), ..Leased::default() };
+            let leased = PageLease { epoch: self.next_epoch(), ..PageLease::default() };
             self.leased
-                .insert(page, Leased { owner: Some(Owner { party, request, until, has_claimed: true }), ..leased });
+                .insert(page, PageLease { owner: Some(Owner { party, request, until, has_claimed: true }), ..leased });
         }
         self.forget_waiters(page, context.now);
         let is_wanted = self.queues.contains_key(&page);
         // A lease that this home granted itself was never claimed: it may answer an old request that arrived late.
-        let is_claimed = |leased: &Leased| {
+        let is_claimed = |leased: &PageLease| {
             let is_older = incarnation_of(leased.epoch) < incarnation_of(epoch);
             is_claim && (is_older || leased.owner.is_some_and(|owner| owner.has_claimed))
         };
         let leased = self.leased.get_mut(&page).filter(|leased| leased.epoch == epoch || is_claimed(leased));
         let (status, epoch) = match leased {
-            Some(Leased { epoch, owner: Some(owner), .. }) if owner.party == party => {
+            Some(PageLease { epoch, owner: Some(owner), .. }) if owner.party == party => {
                 if is_wanted {
                     (Status::Busy, *epoch)
                 } else {

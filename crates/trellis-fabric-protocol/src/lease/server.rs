@@ -49,9 +49,9 @@ pub struct Memory {
 }
 
 /// The state machine. The fields are public for the checkers; a caller must not use them, except that it keeps
-/// [`Server::memory`].
+/// [`RangeServer::memory`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Server {
+pub struct RangeServer {
     /// The number of this host.
     pub me: Host,
     /// The controller, which places the range.
@@ -91,11 +91,18 @@ pub struct Server {
     pub report_at: Option<Nanoseconds>,
 }
 
-impl Server {
+impl RangeServer {
     /// A server that starts. `memory` is what it kept, with the bytes of the pages; `None` if they are lost, or the host
     /// never had them. `home` is the host that it takes for home until it learns of a newer one.
-    pub fn new(me: Host, controller: Party, pages: PageNumber, timing: Timing, boot_id: u16, home: Host) -> Server {
-        Server {
+    pub fn new(
+        me: Host,
+        controller: Party,
+        pages: PageNumber,
+        timing: Timing,
+        boot_id: u16,
+        home: Host,
+    ) -> RangeServer {
+        RangeServer {
             me,
             controller,
             pages,
@@ -119,10 +126,10 @@ impl Server {
 
     /// The same server after a restart, with what it kept. Without memory it has to tell the controller first.
     #[must_use]
-    pub fn restarted(&self, now: Nanoseconds, boot_id: u16, memory: Option<Memory>) -> Server {
-        let fresh = Server::new(self.me, self.controller, self.pages, self.timing, boot_id, self.knows.0);
+    pub fn restarted(&self, now: Nanoseconds, boot_id: u16, memory: Option<Memory>) -> RangeServer {
+        let fresh = RangeServer::new(self.me, self.controller, self.pages, self.timing, boot_id, self.knows.0);
         let memory = memory.unwrap_or(Memory { is_blank: true, ..Memory::default() });
-        Server { own: self.own, window: self.window, memory, report_at: Some(now), ..fresh }
+        RangeServer { own: self.own, window: self.window, memory, report_at: Some(now), ..fresh }
     }
 
     /// Takes one fact and pushes the effects that follow from it.
@@ -141,7 +148,7 @@ impl Server {
             Input::Message(_, Message::Stored { incarnation, .. }) if incarnation < self.memory.incarnation => {}
             Input::Message(from, Message::Stored { page, pages, incarnation, epoch }) => {
                 let run = page..page.saturating_add(pages);
-                let is_settled = |server: &Server| server.home.as_ref().is_some_and(Home::is_settled);
+                let is_settled = |server: &RangeServer| server.home.as_ref().is_some_and(Home::is_settled);
                 let was_settled = is_settled(self);
                 self.with_home(now, effects, |home, context| home.stored(from.host, run, incarnation, epoch, context));
                 // The controller must know when all backups are complete: only then may they become home.

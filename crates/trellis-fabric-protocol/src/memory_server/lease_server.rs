@@ -1,11 +1,11 @@
 //! The lease server of a memory server's pages: the rules of [`crate::lease`] in the server's terms.
 //!
 //! Promises, besides the contract of [`super::leases`]: every decision about a request is made by
-//! [`crate::lease::server::Server`], and carried out in its order. A page is guarded before anything of it is granted, and
-//! stays guarded for a term after it was last in use. A page with a lease or a copy is neither written nor deleted by other
-//! clients; its holders are asked to give it back. An accepted commit is never reported as fenced while this home lives and
-//! its client asks again in time. Bytes are left out of a grant only if nothing has changed them since the epoch that the
-//! client names, with or without a lease.
+//! [`crate::lease::server::RangeServer`], and carried out in its order. A page is guarded before anything of it is
+//! granted, and stays guarded for a term after it was last in use. A page with a lease or a copy is neither written nor
+//! deleted by other clients; its holders are asked to give it back. An accepted commit is never reported as fenced
+//! while this home lives and its client asks again in time. Bytes are left out of a grant only if nothing has changed
+//! them since the epoch that the client names, with or without a lease.
 //!
 //! Pages may get a lease server of their own ([`LeaseServer::split`]) and come back ([`LeaseServer::merge`]). Leases,
 //! copies and accepted commits go with them. A client that waits for one of these pages asks again, and a commit that
@@ -19,7 +19,7 @@ use super::{Client, Input};
 use crate::Nanoseconds;
 use crate::lease::home::Stamp;
 use crate::lease::parts::Part;
-use crate::lease::server::{Input as Fact, Memory, Server};
+use crate::lease::server::{Input as Fact, Memory, RangeServer};
 use crate::lease::{Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Status as Outcome, Timing};
 use crate::lease::{epoch_of, incarnation_of, is_of_no_lease};
 use crate::wire::address::{self, Cluster, Incarnation, Pointer};
@@ -100,7 +100,7 @@ pub enum Carried {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseServer {
     range: Range,
-    server: Server,
+    server: RangeServer,
     /// Pages that programs in the kernel leave to the server, with the epoch since which only commits have changed them.
     guarded: BTreeMap<PageNumber, Epoch>,
     /// The requests that wait for a page, for a lease or for a copy.
@@ -152,12 +152,12 @@ impl LeaseServer {
         now: Nanoseconds,
         memory: Option<Memory>,
     ) -> LeaseServer {
-        let server = Server::alone(range.me, range.pages, timing, incarnation, now, memory);
+        let server = RangeServer::alone(range.me, range.pages, timing, incarnation, now, memory);
         LeaseServer::of(range, server, now)
     }
 
-    /// For a server that a controller places; see [`Server::new`] and [`Server::restarted`].
-    pub fn of(range: Range, server: Server, now: Nanoseconds) -> LeaseServer {
+    /// For a server that a controller places; see [`RangeServer::new`] and [`RangeServer::restarted`].
+    pub fn of(range: Range, server: RangeServer, now: Nanoseconds) -> LeaseServer {
         let look_at = now + server.timing.term;
         LeaseServer {
             range,
@@ -175,8 +175,8 @@ impl LeaseServer {
         }
     }
 
-    /// The machine that decides. What lasts as long as the pages is in it ([`Server::memory`]).
-    pub fn server(&self) -> &Server {
+    /// The machine that decides. What lasts as long as the pages is in it ([`RangeServer::memory`]).
+    pub fn server(&self) -> &RangeServer {
         &self.server
     }
 

@@ -4,7 +4,7 @@
 use trellis_fabric_protocol::lease::client::{self, Client};
 use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
 use trellis_fabric_protocol::lease::reader::{self, Reader};
-use trellis_fabric_protocol::lease::server::{self, Server};
+use trellis_fabric_protocol::lease::server::{self, RangeServer};
 use trellis_fabric_protocol::lease::{Bytes, Effect, Host, Message, Party, State, Timing};
 use trellis_testing::scripts::{Story, Words};
 
@@ -17,7 +17,7 @@ const FIRST_BOOT_ID: u16 = 1;
 
 #[allow(clippy::large_enum_variant, reason = "there are few")]
 enum Machine {
-    Server(Server),
+    RangeServer(RangeServer),
     Client(Client),
     Reader(Reader),
     Controller(Controller),
@@ -74,8 +74,8 @@ impl Script {
             Node { party, machine, is_gone: false, bytes, staged, log: None }
         };
         for host in 0..servers {
-            let server = Server::new(host, controller, PAGES, timing, FIRST_BOOT_ID, 0);
-            self.nodes.push(node(Party::of(host), Machine::Server(server)));
+            let server = RangeServer::new(host, controller, PAGES, timing, FIRST_BOOT_ID, 0);
+            self.nodes.push(node(Party::of(host), Machine::RangeServer(server)));
         }
         for number in 0..count("clients")? as Host {
             let party = Party { host: CLIENTS + number, incarnation: 1 };
@@ -102,7 +102,7 @@ impl Script {
     fn tick(&mut self, number: usize, lines: &mut Vec<String>) {
         let now = self.now;
         self.step(number, None, lines, |node, effects| match &mut node.machine {
-            Machine::Server(server) => server.step(now, server::Input::Tick, effects),
+            Machine::RangeServer(server) => server.step(now, server::Input::Tick, effects),
             Machine::Client(client) => client.step(now, client::Input::Tick, effects),
             Machine::Reader(reader) => reader.step(now, reader::Input::Tick, effects),
             Machine::Controller(controller) => controller.step(now, controller::Input::Tick, effects),
@@ -170,7 +170,7 @@ impl Script {
         lines.push(format!("{me} hears from {}: {}{}", name_of(from), message, with(value)));
         let now = self.now;
         self.step(number, value, lines, |node, effects| match &mut node.machine {
-            Machine::Server(server) => server.step(now, server::Input::Message(from, message), effects),
+            Machine::RangeServer(server) => server.step(now, server::Input::Message(from, message), effects),
             Machine::Client(client) => client.step(now, client::Input::Message(from, message), effects),
             Machine::Reader(reader) => reader.step(now, reader::Input::Message(from, message), effects),
             Machine::Controller(controller) => {
@@ -192,7 +192,7 @@ impl Script {
             let alarm = |(number, node): (usize, &Node)| {
                 let at = match &node.machine {
                     _ if node.is_gone => None,
-                    Machine::Server(server) => server.alarm(),
+                    Machine::RangeServer(server) => server.alarm(),
                     Machine::Client(client) => client.alarm(),
                     Machine::Reader(reader) => reader.alarm(),
                     Machine::Controller(controller) => controller.alarm(),
@@ -274,7 +274,7 @@ impl Script {
         let node = &mut self.nodes[number];
         node.is_gone = false;
         match &mut node.machine {
-            Machine::Server(server) => {
+            Machine::RangeServer(server) => {
                 let memory = (!words.has("blank")).then(|| server.memory.clone());
                 *server = server.restarted(now, server.boot_id + 1, memory);
                 if words.has("blank") {

@@ -1,9 +1,9 @@
 //! Pages of objects at memory servers that this process holds for a time: as copies, which many processes may hold, or
 //! under leases, with which one process may change them.
 //!
-//! A [`Leased`] is one process's part in the lease protocol (`docs/protocols/lease.md`) for some objects, whose pages are
-//! numbered one after the other; any thread may call it. One thread receives what the servers send and renews what is
-//! held, and another one calls [`Events`].
+//! A [`LeasedPages`] is one process's part in the lease protocol (`docs/protocols/lease.md`) for some objects, whose
+//! pages are numbered one after the other; any thread may call it. One thread receives what the servers send and renews
+//! what is held, and another one calls [`Events`].
 //!
 //! Promises: the bytes of a page that was put are those that the server holds until [`Events`] reports otherwise. The
 //! home is informed that a copy is gone only after [`Events::invalidate`] has returned. One process at a time holds the
@@ -67,8 +67,8 @@ pub enum Bytes<'a> {
 
 /// Receives what happens to pages outside calls.
 ///
-/// One thread makes these calls, one after the other, while other threads may be inside a call of [`Leased`]: an event
-/// must never wait for one of those.
+/// One thread makes these calls, one after the other, while other threads may be inside a call of [`LeasedPages`]: an
+/// event must never wait for one of those.
 pub trait Events: Send + Sync {
     /// The copy of this page must not be used any more: no thread here may use it after this returns.
     fn invalidate(&self, page: u64);
@@ -88,7 +88,7 @@ pub trait Events: Send + Sync {
 }
 
 /// See the module.
-pub struct Leased {
+pub struct LeasedPages {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -124,13 +124,13 @@ struct Shared {
     events: Arc<dyn Events>,
 }
 
-impl Leased {
+impl LeasedPages {
     /// Asks the servers for the objects, and opens a socket.
     ///
     /// # Errors
     ///
     /// No answer; no such object; the system provides no socket or thread. [`RemoteError::host`] says of whom.
-    pub fn open(options: LeasedOptions, events: Arc<dyn Events>) -> Result<Leased, RemoteError> {
+    pub fn open(options: LeasedOptions, events: Arc<dyn Events>) -> Result<LeasedPages, RemoteError> {
         let asks =
             ClientOptions { port: options.port, deadline: options.deadline, ..ClientOptions::new(options.prefix) };
         let mut client = Client::open(asks)?;
@@ -158,7 +158,7 @@ impl Leased {
             changed: Condvar::new(),
             events,
         });
-        let mut leased = Leased { shared, threads: Vec::new() };
+        let mut leased = LeasedPages { shared, threads: Vec::new() };
         for (name, body) in [("trellis-lease", Shared::hear as fn(&Shared)), ("trellis-event", Shared::call_events)] {
             let shared = Arc::clone(&leased.shared);
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || body(&shared));
@@ -223,7 +223,7 @@ impl Leased {
     }
 }
 
-impl Drop for Leased {
+impl Drop for LeasedPages {
     fn drop(&mut self) {
         {
             let mut state = self.shared.lock();

@@ -1,5 +1,5 @@
-//! The state of a [`super::Leased`]: the two state machines of the protocol, the callers' operations, and the events to
-//! report.
+//! The state of a [`super::LeasedPages`]: the two state machines of the protocol, the callers' operations, and the
+//! events to report.
 //!
 //! Promises: a page's event is reported neither while a caller puts the page nor out of order. Must never inform the home
 //! that a copy is gone except by [`State::reported`], after the event. Pages have the callers'

@@ -1,4 +1,4 @@
-//! The threads of a [`super::Leased`]: one receives datagrams and watches the time, one calls events.
+//! The threads of a [`super::LeasedPages`]: one receives datagrams and watches the time, one calls events.
 //!
 //! Promises: a datagram that is not an answer to this process, a notice about its object or a request is dropped. A
 //! client whose request arrives here, because a switch believes that the page is here, is told which host is home.

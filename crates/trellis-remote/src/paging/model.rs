@@ -25,20 +25,20 @@ struct Page {
 }
 
 /// The server.
-pub(super) struct Server {
+pub(super) struct ModelServer {
     pages: Mutex<Vec<Page>>,
     changed: Condvar,
     clients: Vec<OnceLock<Arc<dyn Events>>>,
 }
 
 /// A client of it.
-pub(super) struct Client {
-    pub(super) server: Arc<Server>,
+pub(super) struct ModelClient {
+    pub(super) server: Arc<ModelServer>,
     pub(super) number: usize,
 }
 
-impl Server {
-    pub(super) fn new(pages: usize, clients: usize) -> Arc<Server> {
+impl ModelServer {
+    pub(super) fn new(pages: usize, clients: usize) -> Arc<ModelServer> {
         let page = Page {
             bytes: vec![0; PAGE_BYTES as usize],
             owner: None,
@@ -46,7 +46,7 @@ impl Server {
             copies: HashSet::new(),
             is_busy: false,
         };
-        Arc::new(Server {
+        Arc::new(ModelServer {
             pages: Mutex::new(vec![page; pages]),
             changed: Condvar::new(),
             clients: (0..clients).map(|_| OnceLock::new()).collect(),
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-impl Pages for Client {
+impl Pages for ModelClient {
     fn copy(&self, pages: &[u64], put: &mut dyn FnMut(u64, &[u8])) -> Result<(), String> {
         for &page in pages {
             let mut all = self.server.free(page);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use trellis_fabric_protocol::wire::address::{HostPrefix, PAGE_BYTES, Pointer};
 
 use super::{Pages, Paging};
-use crate::leased::{Bytes, Leased, LeasedOptions};
+use crate::leased::{Bytes, LeasedOptions, LeasedPages};
 use crate::{Client, ClientOptions, RemoteError};
 
 /// The time without an answer after which a datagram is sent again: a server that many nodes ask at once is slow before
@@ -82,7 +82,7 @@ fn sentence(server: HostPrefix, first: u64, end: u64, error: &RemoteError) -> St
 /// A region's objects, for the pages of this process.
 pub struct Objects {
     parts: Vec<Part>,
-    leased: Mutex<Option<Arc<Leased>>>,
+    leased: Mutex<Option<Arc<LeasedPages>>>,
 }
 
 struct Part {
@@ -113,7 +113,7 @@ impl Objects {
         };
         let mut opened = Objects { parts: objects.iter().enumerate().map(part).collect(), leased: Mutex::new(None) };
         let options = LeasedOptions { deadline, retry: RETRY, ..LeasedOptions::new(prefix, objects) };
-        let leased = Leased::open(options, Arc::new(Arc::downgrade(paging))).map_err(|error| {
+        let leased = LeasedPages::open(options, Arc::new(Arc::downgrade(paging))).map_err(|error| {
             let part = opened.parts.iter().find(|part| Some(part.server.host) == error.host());
             part.map_or_else(|| error.to_string(), |part| part.sentence(&error))
         })?;
@@ -130,7 +130,7 @@ impl Objects {
         self.parts.iter().map(within).filter(|(_, own)| !own.is_empty())
     }
 
-    fn with<T>(&self, part: &Part, work: impl FnOnce(&Leased) -> Result<T, RemoteError>) -> Result<T, String> {
+    fn with<T>(&self, part: &Part, work: impl FnOnce(&LeasedPages) -> Result<T, RemoteError>) -> Result<T, String> {
         let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let leased = leased.ok_or_else(|| format!("memory server {} is not asked any more", part.server))?;
         work(&leased).map_err(|error| part.sentence(&error))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use trellis_base::Random;
 use trellis_memory::{Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
 
-use super::model::{Client, Server};
+use super::model::{ModelClient, ModelServer};
 use super::{Host, PAGE_BYTES, Paging};
 use trellis_record::{Counters, FaultKind, LiveCounters};
 
@@ -71,7 +71,7 @@ struct Process {
 }
 
 impl Process {
-    fn new(server: &Arc<Server>, number: usize, pages: usize, cache_pages: usize) -> Process {
+    fn new(server: &Arc<ModelServer>, number: usize, pages: usize, cache_pages: usize) -> Process {
         let region = Region::create(&RegionOptions {
             base_address: Some(BASE + number * (1 << 36)),
             bytes: pages * PAGE,
@@ -85,7 +85,7 @@ impl Process {
         let paging = Paging::new(Arc::clone(&region), cache_pages * PAGE, Box::new(host.clone()));
         let paging = Arc::new(paging.expect("a descriptor is left"));
         server.attach(number, Arc::new(Arc::downgrade(&paging)));
-        let client = Client { server: Arc::clone(server), number };
+        let client = ModelClient { server: Arc::clone(server), number };
         paging.start(Arc::new(client)).expect("threads start");
         Process { paging, region, host }
     }
@@ -116,7 +116,7 @@ fn four_times_the_cache_is_written_read_and_given_back() {
     }
     let _alone = alone();
     let (pages, cache) = (2_048, 512);
-    let server = Server::new(pages, 1);
+    let server = ModelServer::new(pages, 1);
     let node = Process::new(&server, 0, pages, cache);
     for round in 1..=3u64 {
         for page in 0..pages {
@@ -154,7 +154,7 @@ fn two_nodes_write_a_page_alternately() {
         return;
     }
     let _alone = alone();
-    let server = Server::new(64, 2);
+    let server = ModelServer::new(64, 2);
     let nodes = [Process::new(&server, 0, 64, 256), Process::new(&server, 1, 64, 256)];
     const TURNS: u64 = 1_000;
     std::thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn atomic_additions_of_all_nodes_are_all_there() {
     }
     let _alone = alone();
     const PAGES: usize = 600;
-    let server = Server::new(PAGES, 3);
+    let server = ModelServer::new(PAGES, 3);
     // Less memory than pages, so that pages are evicted meanwhile, too.
     let nodes: Vec<Process> = (0..3).map(|number| Process::new(&server, number, PAGES, 256)).collect();
     let additions = 4_000u64;
@@ -212,7 +212,7 @@ fn what_is_stored_is_seen_in_one_order() {
         return;
     }
     let _alone = alone();
-    let server = Server::new(64, 2);
+    let server = ModelServer::new(64, 2);
     let nodes = [Process::new(&server, 0, 64, 256), Process::new(&server, 1, 64, 256)];
     // Dekker's test: each thread announces itself in a page of its own, and looks at the other's. They must not both see
     // nothing.
@@ -241,7 +241,7 @@ fn a_copy_that_is_changed_is_not_fetched_again() {
         return;
     }
     let _alone = alone();
-    let server = Server::new(64, 2);
+    let server = ModelServer::new(64, 2);
     let nodes = [Process::new(&server, 0, 64, 256), Process::new(&server, 1, 64, 256)];
     assert_eq!(nodes[0].word(9 * WORDS).load(Ordering::SeqCst), 0);
     assert_eq!(nodes[1].word(9 * WORDS).load(Ordering::SeqCst), 0);
@@ -264,7 +264,7 @@ fn pages_come_before_they_are_touched() {
         return;
     }
     let _alone = alone();
-    let server = Server::new(256, 1);
+    let server = ModelServer::new(256, 1);
     let node = Process::new(&server, 0, 256, 1024);
     node.paging.prefetch(10..40, false);
     assert_eq!(node.counted().prefetched_pages, 30);
@@ -281,7 +281,7 @@ fn a_lease_that_ended_with_changes_ends_the_node_and_a_copy_does_not() {
         return;
     }
     let _alone = alone();
-    let server = Server::new(64, 8);
+    let server = ModelServer::new(64, 8);
     // It is never dropped, because its threads do not end, so it uses a place that no other test uses.
     let node = std::mem::ManuallyDrop::new(Process::new(&server, 7, 64, 256));
     node.host.is_expected.store(true, Ordering::SeqCst);
@@ -311,7 +311,7 @@ fn a_copy_is_used_when_it_was_touched_since_somebody_asked() {
         return;
     }
     let _alone = alone();
-    let server = Server::new(64, 1);
+    let server = ModelServer::new(64, 1);
     let node = Process::new(&server, 0, 64, 256);
     assert!(!node.paging.is_used(3), "it is not here");
     assert_eq!(node.word(3 * WORDS).load(Ordering::SeqCst), 0);

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::parts::{Within, is_part};
-use trellis_fabric_protocol::lease::server::Server as Leased;
+use trellis_fabric_protocol::lease::server::RangeServer;
 use trellis_fabric_protocol::lease::{Party, Placement, Timing};
 use trellis_fabric_protocol::memory_server::table_pages::{TablePages, table_pages};
 use trellis_fabric_protocol::memory_server::{
@@ -320,7 +320,7 @@ impl Server {
         let (me, now) = (self.options.prefix.host.0, self.context.now());
         let controller = Party::of(self.options.controllers[0]);
         let own = table_pages(pages);
-        let server = Leased::new(me, controller, pages + own, self.timing, self.boot_id, home);
+        let server = RangeServer::new(me, controller, pages + own, self.timing, self.boot_id, home);
         let server = server.restarted(now, self.boot_id, None);
         let of = Range { cluster: self.options.prefix.cluster, of: range, me, pages: pages + own };
         let mut lease_server = LeaseServer::of(of, server, now);

@@ -20,4 +20,4 @@ mod server;
 mod waiting;
 
 pub use commands::COMMANDS;
-pub use server::{Options, Running, Server};
+pub use server::{Options, RespServer, Running};

@@ -163,7 +163,7 @@ impl Listener {
 }
 
 /// A server that listens but does not serve yet.
-pub struct Server {
+pub struct RespServer {
     listener: Arc<Listener>,
     shared: Arc<Shared>,
     wakers: Vec<UnixStream>,
@@ -176,13 +176,13 @@ pub struct Running {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Server {
+impl RespServer {
     /// Listens at `HOST:PORT` (port 0 for any free port) or `unix:/PATH`.
     ///
     /// # Errors
     ///
     /// When the address is not available, and when other machines can reach it and the options do not allow that.
-    pub fn bind(address: &str, store: Arc<dyn Store>, options: &Options) -> io::Result<Server> {
+    pub fn bind(address: &str, store: Arc<dyn Store>, options: &Options) -> io::Result<RespServer> {
         let listener = listen(address, options)?;
         let can = store.capabilities();
         let threads = options.threads.unwrap_or(if can.shared { LOOPS } else { 1 }).max(1);
@@ -221,7 +221,7 @@ impl Server {
             stopped: AtomicBool::new(false),
             store,
         };
-        Ok(Server { listener: Arc::new(listener), shared: Arc::new(shared), wakers })
+        Ok(RespServer { listener: Arc::new(listener), shared: Arc::new(shared), wakers })
     }
 
     /// The address that clients use.

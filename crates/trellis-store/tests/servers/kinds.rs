@@ -4,7 +4,7 @@
 
 use trellis_testing::{Need, skip};
 
-use super::{Server, built, installed};
+use super::{ServerProcess, built, installed};
 
 /// A kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Kind {
     }
 
     /// A server, with additional arguments; `None` if it is not available.
-    pub(crate) fn start(self, test: &str, more: &[&str]) -> Option<Server> {
+    pub(crate) fn start(self, test: &str, more: &[&str]) -> Option<ServerProcess> {
         let program = match self {
             Kind::Etcd => installed("etcd").ok_or_else(|| "etcd is not installed".to_owned()),
             _ => built(self.name()),
@@ -38,7 +38,7 @@ impl Kind {
         match program {
             Ok(program) => {
                 let program = program.to_str().expect("a path of letters");
-                Some(Server::start(&[&[program], self.arguments(), more].concat()))
+                Some(ServerProcess::start(&[&[program], self.arguments(), more].concat()))
             }
             Err(why) => {
                 skip(format_args!("{} {test}", self.name()), Need::Program, why);
@@ -63,7 +63,7 @@ impl Kind {
     }
 
     /// The address of a table or a database in a server, or of the server if it has none.
-    pub(crate) fn url(self, server: &Server, name: &str) -> String {
+    pub(crate) fn url(self, server: &ServerProcess, name: &str) -> String {
         let address = server.address();
         match self {
             Kind::Etcd => format!("etcd://{address}"),

@@ -22,7 +22,7 @@ const START_SECONDS_MAX: u64 = 60;
 const FOLDER: &str = "trellis-store-";
 
 /// A server that runs as long as this lives.
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Option<Child>,
     command: Vec<String>,
     port: Port,
@@ -31,10 +31,10 @@ pub(crate) struct Server {
     folder: PathBuf,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts it and waits until it accepts connections. `{port}`, `{peer_port}` and `{folder}` are replaced in
     /// the arguments.
-    pub(crate) fn start(command: &[&str]) -> Server {
+    pub(crate) fn start(command: &[&str]) -> ServerProcess {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         // In memory if there is such a folder: what a server must keep when it is killed stays there too.
@@ -50,12 +50,12 @@ impl Server {
             part.replace("{folder}", &folder.display().to_string())
         };
         let command = command.iter().map(fill).collect();
-        let mut server = Server { child: None, command, port, _peer_port: peer_port, folder };
+        let mut server = ServerProcess { child: None, command, port, _peer_port: peer_port, folder };
         server.start_again();
         server
     }
 
-    /// Starts it once more on the same port and the same folder, after [`Server::kill`].
+    /// Starts it once more on the same port and the same folder, after [`ServerProcess::kill`].
     pub(crate) fn start_again(&mut self) {
         let log = std::fs::File::create(self.folder.join("log")).expect("a file for the server's log can be made");
         let child = Command::new(&self.command[0])
@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {

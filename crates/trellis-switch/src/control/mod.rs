@@ -25,4 +25,4 @@ pub use lines::Lines;
 pub use messages::{Description, PortDescription};
 pub use refusals::Refusals;
 pub use remote::{At, Remote};
-pub use server::{EVENTS_MAX, Server};
+pub use server::{ControlServer, EVENTS_MAX};

@@ -25,7 +25,7 @@ const AWAY: &str = "the switch is being started again; ask it once more in a mom
 const PAGES_MAX: usize = 65_536;
 
 /// A switch that is served; the module's text is the contract.
-pub struct Server {
+pub struct ControlServer {
     /// The switch and its boot id; `None` while it is being restarted.
     switch: RwLock<Option<(Arc<dyn Switch>, u64)>>,
     ports: Vec<PortDescription>,
@@ -48,12 +48,17 @@ fn refused(sentence: String) -> Answer {
     Answer::Refused { is_full: false, sentence }
 }
 
-impl Server {
+impl ControlServer {
     /// A switch and its hosts; `boot_id` is a random boot id from its starter.
     #[must_use]
-    pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, boot_id: u64, refusals: Refusals) -> Arc<Server> {
+    pub fn new(
+        switch: Arc<dyn Switch>,
+        ports: Vec<PortDescription>,
+        boot_id: u64,
+        refusals: Refusals,
+    ) -> Arc<ControlServer> {
         let switch = RwLock::new(Some((switch, boot_id)));
-        Arc::new(Server { switch, ports, refusals, next: AtomicU64::new(0), waiting: Mutex::default() })
+        Arc::new(ControlServer { switch, ports, refusals, next: AtomicU64::new(0), waiting: Mutex::default() })
     }
 
     /// Serves a connection on a thread of its own, until it is closed.
@@ -61,7 +66,7 @@ impl Server {
     /// # Errors
     ///
     /// When the system does not identify the peer, or provides no thread. Another user's process is refused.
-    pub fn serve(self: &Arc<Server>, stream: UnixStream) -> io::Result<()> {
+    pub fn serve(self: &Arc<ControlServer>, stream: UnixStream) -> io::Result<()> {
         let (_, user) = sys::peer(&stream)?;
         if user != sys::own_user() && user != 0 {
             let owner = sys::own_user();
@@ -203,7 +208,7 @@ impl Server {
         Ok(Answer::Pages(crate::switches::hottest(mine, count).into_iter().map(PageCount::from).collect()))
     }
 
-    /// Like [`Server::hot_pages`], for events.
+    /// Like [`ControlServer::hot_pages`], for events.
     fn events(&self, switch: &dyn Switch, me: u64) -> Result<Answer, SwitchError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.entry(me).or_default().events.get_or_insert_default();

@@ -109,7 +109,7 @@ pub struct Lab {
     plan: Plan,
     // Dropped before the namespaces, while its interfaces still exist.
     switch: Option<Arc<dyn Switch>>,
-    control: Arc<control::Server>,
+    control: Arc<control::ControlServer>,
     hosts: Vec<Host>,
     /// How often the switch was started.
     starts: u64,
@@ -138,7 +138,7 @@ impl Lab {
             is_memory: host.plan.role == Role::Server,
         };
         let refusals = control::Refusals::new("switch", None);
-        let control = control::Server::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1, refusals);
+        let control = control::ControlServer::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1, refusals);
         Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, starts: 1, middle })
     }
 
@@ -194,7 +194,7 @@ impl Lab {
 
     /// Its switch, for processes that use it over a socket.
     #[must_use]
-    pub fn control(&self) -> &Arc<control::Server> {
+    pub fn control(&self) -> &Arc<control::ControlServer> {
         &self.control
     }
 

@@ -194,7 +194,7 @@ fn make(way: Way, place: &Place, program: &Program, sizes: Sizes) -> Result<Made
             run.map(Ok)
         }
         Way::Redis => {
-            let server = match server::Server::start(place) {
+            let server = match server::ServerProcess::start(place) {
                 Ok(server) => server,
                 Err(reason) => return Ok(Err(reason)),
             };

@@ -17,15 +17,15 @@ const SOCKET_PATH_MAX: usize = 100;
 
 /// A server that ends with this value.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ServerProcess {
     process: Child,
     url: String,
     pid_file: std::path::PathBuf,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts it; the error is the reason why that does not work.
-    pub(super) fn start(place: &Place) -> Result<Server, String> {
+    pub(super) fn start(place: &Place) -> Result<ServerProcess, String> {
         let (socket, log, pid_file) = (place.file("redis.socket"), place.file("redis.log"), place.file("redis.pid"));
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             return Err("the path of --directory is too long for a socket".to_owned());
@@ -40,7 +40,7 @@ impl Server {
             _ => format!("redis-server cannot be started: {error}"),
         })?;
         let noted = std::fs::write(&pid_file, process.id().to_string());
-        let mut server = Server { process, url: format!("redis+unix:{}", socket.display()), pid_file };
+        let mut server = ServerProcess { process, url: format!("redis+unix:{}", socket.display()), pid_file };
         noted.map_err(|error| format!("its number cannot be written: {error}"))?;
         let deadline = Instant::now() + START_MAX;
         while !answers(&socket).is_ok_and(|answers| answers) {
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have ended by itself. It is waited for in either case, so that its number belongs to no other
         // process.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use trellis_store::{Applied, Change, Key, Operation};
 
-use super::servers::{Chosen, Front, Kind, Server};
+use super::servers::{Chosen, Front, Kind, StoreServer};
 use super::ycsb::{self, Latency, Run, Said, Workload, Ycsb};
 use crate::bench::figures::p50;
 use trellis_base::statistics::quantile;
@@ -92,7 +92,7 @@ impl Comparison {
 
 /// A store that is being measured.
 struct Started {
-    server: Server,
+    server: StoreServer,
     front: Front,
     runs: Vec<Runs>,
 }
@@ -140,7 +140,7 @@ fn start(named: &[Chosen]) -> Result<(Vec<Started>, Vec<(Kind, String)>), Failur
     let all: Vec<Chosen> = Kind::ALL.into_iter().map(Chosen::from).collect();
     let (mut started, mut left_out) = (Vec::new(), Vec::new());
     for chosen in if named.is_empty() { &all } else { named } {
-        let made = Server::start(chosen).and_then(|server| {
+        let made = StoreServer::start(chosen).and_then(|server| {
             let front = Front::of(&server)?;
             Ok(Started { server, front, runs: Vec::new() })
         });
@@ -204,7 +204,7 @@ fn one(
 }
 
 /// Additions to one number, one call each, like those of a program's locks and counters.
-fn fetch_add(server: &Server, times: usize) -> Result<Latency, Failure> {
+fn fetch_add(server: &StoreServer, times: usize) -> Result<Latency, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(exit::CLUSTER, error.to_string());
     let store = trellis_store::open(&server.url).map_err(|error| failed(&error))?;
     let key = Key::named(0, format!("trellis-reproduce-{}", std::process::id()).as_bytes());
@@ -273,7 +273,7 @@ pub(super) mod tests {
 
     #[test]
     fn additions_are_counted_and_the_number_is_gone_afterwards() {
-        let server = Server::start(&Chosen {
+        let server = StoreServer::start(&Chosen {
             kind: Kind::Embedded,
             address: Some("embedded:reproduce-kv-fetch-add".to_owned()),
         });

@@ -161,7 +161,7 @@ impl Folder {
 
 /// A store that can be opened.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct StoreServer {
     pub(super) kind: Kind,
     /// Its address as a store.
     pub(super) url: String,
@@ -172,21 +172,21 @@ pub(super) struct Server {
     _folder: Option<Folder>,
 }
 
-impl Server {
+impl StoreServer {
     /// The chosen store; it is started if it has no address.
-    pub(super) fn start(chosen: &Chosen) -> Result<Server, Failure> {
+    pub(super) fn start(chosen: &Chosen) -> Result<StoreServer, Failure> {
         let kind = chosen.kind;
-        let at = |url: String| Server { kind, url, redis: None, _process: None, _folder: None };
+        let at = |url: String| StoreServer { kind, url, redis: None, _process: None, _folder: None };
         if let Some(address) = &chosen.address {
             is_there(address)?;
-            return Ok(Server { redis: plain_redis(address), ..at(address.clone()) });
+            return Ok(StoreServer { redis: plain_redis(address), ..at(address.clone()) });
         }
         match kind {
             Kind::Embedded => Ok(at("embedded:".to_owned())),
             Kind::EmbeddedDurable => {
                 let folder = Folder::new()?;
                 let url = format!("embedded-durable:{}", folder.path().join("store").display());
-                Ok(Server { _folder: Some(folder), ..at(url) })
+                Ok(StoreServer { _folder: Some(folder), ..at(url) })
             }
             Kind::Redis => redis(),
             Kind::Etcd => etcd(),
@@ -224,7 +224,7 @@ pub(super) struct Front {
 }
 
 impl Front {
-    pub(super) fn of(server: &Server) -> Result<Front, Failure> {
+    pub(super) fn of(server: &StoreServer) -> Result<Front, Failure> {
         if let Some(address) = server.redis {
             return Ok(Front { address, _process: None, _folder: None });
         }
@@ -272,7 +272,7 @@ fn plain_redis(address: &str) -> Option<SocketAddr> {
     with_port.to_socket_addrs().ok()?.next()
 }
 
-fn redis() -> Result<Server, Failure> {
+fn redis() -> Result<StoreServer, Failure> {
     let folder = Folder::new()?;
     let (process, address) = started("redis-server", "redis-server", &folder, answers_a_ping, |command, address| {
         // In memory only, like a cache.
@@ -288,7 +288,7 @@ fn redis() -> Result<Server, Failure> {
         ]);
         command.arg("--dir").arg(folder.path());
     })?;
-    Ok(Server {
+    Ok(StoreServer {
         kind: Kind::Redis,
         url: format!("redis://{address}"),
         redis: Some(address),
@@ -297,7 +297,7 @@ fn redis() -> Result<Server, Failure> {
     })
 }
 
-fn etcd() -> Result<Server, Failure> {
+fn etcd() -> Result<StoreServer, Failure> {
     let folder = Folder::new()?;
     let peers = format!("http://{}", free_address()?);
     let (process, address) = started("etcd", "etcd-server", &folder, is_healthy, |command, address| {
@@ -307,7 +307,7 @@ fn etcd() -> Result<Server, Failure> {
         command.args(["--initial-cluster", &format!("default={peers}"), "--log-level", "error"]);
         command.arg("--data-dir").arg(folder.path().join("data"));
     })?;
-    Ok(Server {
+    Ok(StoreServer {
         kind: Kind::Etcd,
         url: format!("etcd://{address}"),
         redis: None,
@@ -405,11 +405,11 @@ mod tests {
     fn a_store_that_was_named_must_answer() {
         let nobody = trellis_testing::Port::new();
         let chosen: Chosen = format!("redis://{}", nobody.address()).parse().expect("an address");
-        let failure = Server::start(&chosen).map(|_| ()).expect_err("nobody listens there");
+        let failure = StoreServer::start(&chosen).map(|_| ()).expect_err("nobody listens there");
         assert!(failure.code == exit::CLUSTER && failure.sentence.contains(&nobody.address().to_string()), "{failure}");
         let parent = Folder::new().expect("a folder");
         let file = format!("embedded-durable:{}", parent.path().join("store").display());
-        let server = Server::start(&file.parse().expect("an address")).expect("a file is made");
+        let server = StoreServer::start(&file.parse().expect("an address")).expect("a file is made");
         assert!(trellis_store::open(&server.url).is_ok(), "it is open for who measures it");
     }
 

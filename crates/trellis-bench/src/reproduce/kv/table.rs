@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::Reproduced;
 use super::bars::Bars;
 use super::programs::{Mode, PAPER_ROUND_TRIP_US, Place, Programs, Source, printed};
-use super::servers::{Chosen, Kind, Server};
+use super::servers::{Chosen, Kind, StoreServer};
 use super::two_processes;
 use trellis_command::chart::number;
 use trellis_command::exit::{self, Failure};
@@ -67,11 +67,11 @@ impl Request<'_> {
     }
 
     /// The places for memory in this mode; the original's memory is in no store.
-    fn places<'s>(&self, mode: Mode, servers: &'s [Server]) -> Vec<(Option<Where>, &'s str)> {
+    fn places<'s>(&self, mode: Mode, servers: &'s [StoreServer]) -> Vec<(Option<Where>, &'s str)> {
         if mode == Mode::Original {
             return vec![(None, "embedded:")];
         }
-        let with_trips = |server: &'s Server| {
+        let with_trips = |server: &'s StoreServer| {
             let kind = server.kind;
             let at = move |&round_trip_us| (Some(Where { kind, round_trip_us }), server.url.as_str());
             self.round_trips_us(server.kind).iter().map(at)
@@ -180,11 +180,11 @@ impl Started<'_> {
 }
 
 /// Starts the stores that can be started; a named one that cannot is an error.
-fn start(named: &[Chosen]) -> Result<(Vec<Server>, Vec<String>), Failure> {
+fn start(named: &[Chosen]) -> Result<(Vec<StoreServer>, Vec<String>), Failure> {
     let usual = [Kind::Embedded, Kind::Redis].map(Chosen::from);
     let (mut servers, mut left_out) = (Vec::new(), Vec::new());
     for chosen in if named.is_empty() { &usual } else { named } {
-        match Server::start(chosen) {
+        match StoreServer::start(chosen) {
             Ok(server) => servers.push(server),
             Err(failure) if named.is_empty() => left_out.push(format!("{}: {}", chosen.kind.name(), failure.sentence)),
             Err(failure) => return Err(failure),

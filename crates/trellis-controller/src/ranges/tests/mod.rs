@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trellis_fabric_protocol::lease::parts::{self, Keeps, Part, Step};
-use trellis_fabric_protocol::lease::server::{Input as ServerInput, Server as Machine};
+use trellis_fabric_protocol::lease::server::{Input as ServerInput, RangeServer};
 use trellis_fabric_protocol::lease::{Effect, Placement, State};
 use trellis_fabric_protocol::wire::address::Cluster;
 
@@ -22,7 +22,7 @@ const PAGES: u64 = 8;
 struct Played {
     /// The random boot id from its start.
     boot_id: u16,
-    ranges: BTreeMap<Host, Machine>,
+    ranges: BTreeMap<Host, RangeServer>,
     /// The pages of a range that its machine here does not have.
     parts: BTreeMap<Host, Vec<Part>>,
     spare_bytes: u64,
@@ -144,8 +144,8 @@ impl World {
         self.servers.insert(host, played);
     }
 
-    fn machine(&self, (range, pages): (Host, u64), host: Host, boot_id: u16) -> Machine {
-        let mut machine = Machine::new(host, Party::of(200), pages, self.timing, boot_id, range);
+    fn machine(&self, (range, pages): (Host, u64), host: Host, boot_id: u16) -> RangeServer {
+        let mut machine = RangeServer::new(host, Party::of(200), pages, self.timing, boot_id, range);
         machine.memory.is_blank = true;
         machine.report_at = Some(self.now);
         machine

@@ -10,7 +10,7 @@ use super::connection::{Commands, Connection};
 use super::loading::Loading;
 use super::reply::Reply;
 use super::script::{self, CallKind, Runner};
-use super::{CAPABILITIES, Redis, Server, refusals};
+use super::{CAPABILITIES, Redis, ServerFacts, refusals};
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
 
@@ -422,9 +422,9 @@ pub(super) fn say_hello(redis: &Redis, connection: &mut Connection) -> Result<He
 }
 
 /// Finds out what a server can do.
-fn look(redis: &Redis, connection: &mut Connection, hello: Hello) -> Result<Server, Failure> {
+fn look(redis: &Redis, connection: &mut Connection, hello: Hello) -> Result<ServerFacts, Failure> {
     if hello.ours {
-        return Ok(Server {
+        return Ok(ServerFacts {
             ours: true,
             runner: Runner::Script(String::new()),
             incarnation: hello.incarnation,
@@ -453,7 +453,7 @@ fn look(redis: &Redis, connection: &mut Connection, hello: Hello) -> Result<Serv
     ask(redis, connection, &[b"SET", b"trellis:incarnation", redis.client.as_bytes(), b"NX"])?;
     let incarnation = ask(redis, connection, &[b"GET", b"trellis:incarnation"])?.into_bytes().unwrap_or_default();
     let can = Capabilities { wait: hello.pushes, durable: fact("aof_enabled") == "1", ..CAPABILITIES };
-    Ok(Server { ours: false, runner, incarnation, can })
+    Ok(ServerFacts { ours: false, runner, incarnation, can })
 }
 
 /// Loads the script into the server: as a library if it supports libraries, otherwise as a script that is called by its

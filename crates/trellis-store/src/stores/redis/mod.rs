@@ -87,13 +87,13 @@ pub struct Redis {
     told_of_loading: Mutex<Option<Instant>>,
     /// Names this client to the server; unique.
     client: String,
-    server: OnceLock<Server>,
+    server: OnceLock<ServerFacts>,
     lanes: Mutex<Vec<Lane>>,
     lanes_made: AtomicU32,
 }
 
 /// What was learnt about a server at the first connection.
-struct Server {
+struct ServerFacts {
     /// Whether it is our own front end.
     ours: bool,
     /// How it runs the script.
@@ -130,7 +130,7 @@ impl Redis {
         Ok(Arc::new(redis))
     }
 
-    fn server(&self) -> &Server {
+    fn server(&self) -> &ServerFacts {
         self.server.get().expect("a store is there when its server is known")
     }
 
