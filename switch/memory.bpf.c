@@ -56,7 +56,7 @@ struct {
 // names none: of what has one, the compiler tells the loader nothing else.)
 struct {
     NUMBER(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-    NUMBER(max_entries, TRELLIS_CHUNKS_MAX);
+    NUMBER(max_entries, TRELLIS_EXTENTS_MAX);
     TYPE(key, __u32);
     TYPE(value, __u32);
     struct {
@@ -64,9 +64,9 @@ struct {
         NUMBER(max_entries, 1);
         NUMBER(map_flags, BPF_F_MMAPABLE);
         NUMBER(key_size, 4);
-        NUMBER(value_size, TRELLIS_CHUNK_VALUE_BYTES);
+        NUMBER(value_size, TRELLIS_EXTENT_VALUE_BYTES);
     } *values[];
-} chunks SECTION(".maps");
+} extents SECTION(".maps");
 
 struct {
     NUMBER(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -104,8 +104,8 @@ enum checksum { CHECKSUM_WRONG, CHECKSUM_WHOLE, CHECKSUM_LEFT_TO_DEVICE };
 // What is asked.
 struct asked {
     __u32 bytes;
-    __u32 chunk;
-    __u32 at; // of the first byte, in the chunk
+    __u32 extent;
+    __u32 at; // of the first byte, in the extent
     __u16 generation;
     __u8 is_write;
     __u8 checksum;
@@ -323,11 +323,11 @@ INLINE __u32 read_request(struct __sk_buff *skb, struct frame *frame, struct ask
         return 0;
     __u64 low = __builtin_bswap64(word(frame, 6));
     __u64 offset = low & ((1ULL << TRELLIS_OFFSET_BITS) - 1);
-    if (offset >> TRELLIS_CHUNK_SHIFT >= TRELLIS_CHUNKS_MAX)
+    if (offset >> TRELLIS_EXTENT_SHIFT >= TRELLIS_EXTENTS_MAX)
         return 0;
     asked->generation = low >> TRELLIS_OFFSET_BITS;
-    asked->chunk = offset >> TRELLIS_CHUNK_SHIFT;
-    asked->at = offset & (TRELLIS_CHUNK_BYTES - 1);
+    asked->extent = offset >> TRELLIS_EXTENT_SHIFT;
+    asked->at = offset & (TRELLIS_EXTENT_BYTES - 1);
     return UDP_BYTES + payload;
 }
 
@@ -360,9 +360,9 @@ INLINE int is_sound(struct __sk_buff *skb, struct frame *frame, struct asked *as
 
 // ---- Pages ----------------------------------------------------------------------------------------------------------
 
-INLINE struct trellis_known *known_of(struct trellis_chunk *chunk, __u32 page)
+INLINE struct trellis_known *known_of(struct trellis_extent *extent, __u32 page)
 {
-    return &chunk->known[page & (TRELLIS_CHUNK_PAGES - 1)];
+    return &extent->known[page & (TRELLIS_EXTENT_PAGES - 1)];
 }
 
 // The version of a page, before or after all else that is done here.
@@ -385,17 +385,17 @@ INLINE int refusal(__u64 entry, __u16 generation, __u32 at, __u32 bytes)
 }
 
 // Why these bytes may not be read here now, or 0.
-INLINE int why_not(struct trellis_chunk *chunk, const struct asked *asked)
+INLINE int why_not(struct trellis_extent *extent, const struct asked *asked)
 {
     __u32 page = asked->at >> TRELLIS_PAGE_SHIFT;
     __u32 at = asked->at & (TRELLIS_PAGE_BYTES - 1);
     __u32 here = at + asked->bytes > TRELLIS_PAGE_BYTES ? TRELLIS_PAGE_BYTES - at : asked->bytes;
-    int why = refusal(entry_of(known_of(chunk, page)), asked->generation, at, here);
+    int why = refusal(entry_of(known_of(extent, page)), asked->generation, at, here);
     if (why || here == asked->bytes)
         return why;
-    if (page + 1 >= TRELLIS_CHUNK_PAGES)
+    if (page + 1 >= TRELLIS_EXTENT_PAGES)
         return TRELLIS_NOT_HERE;
-    __u64 next = entry_of(known_of(chunk, page + 1));
+    __u64 next = entry_of(known_of(extent, page + 1));
     if (next & TRELLIS_ENTRY_FIRST)
         return TRELLIS_NOT_ADMITTED;
     return refusal(next, asked->generation, 0, asked->bytes - here);
@@ -403,23 +403,23 @@ INLINE int why_not(struct trellis_chunk *chunk, const struct asked *asked)
 
 // Puts the bytes behind the header, all of one moment; why that cannot be, or 0. `*cached` is what is known of the
 // digest of a whole page; `*version` is the version that these bytes are of.
-INLINE int copy_out(struct __sk_buff *skb, struct trellis_chunk *chunk, const struct asked *asked, __u64 *cached,
+INLINE int copy_out(struct __sk_buff *skb, struct trellis_extent *extent, const struct asked *asked, __u64 *cached,
                     __u64 *version)
 {
     __u32 page = asked->at >> TRELLIS_PAGE_SHIFT;
-    struct trellis_known *first = known_of(chunk, page);
-    struct trellis_known *last = known_of(chunk, (asked->at + asked->bytes - 1) >> TRELLIS_PAGE_SHIFT);
-    __u32 at = asked->at & (TRELLIS_CHUNK_BYTES - 1);
+    struct trellis_known *first = known_of(extent, page);
+    struct trellis_known *last = known_of(extent, (asked->at + asked->bytes - 1) >> TRELLIS_PAGE_SHIFT);
+    __u32 at = asked->at & (TRELLIS_EXTENT_BYTES - 1);
     __u32 bytes = asked->bytes;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         __u64 before = version_of(first);
         __u64 before_last = version_of(last);
         if ((before | before_last) & 1)
             continue;
-        int why = why_not(chunk, asked);
+        int why = why_not(extent, asked);
         if (why)
             return why;
-        if (!bytes || bytes > TRELLIS_PAGE_BYTES || bpf_skb_store_bytes(skb, DATA_AT, chunk->pages + at, bytes, 0))
+        if (!bytes || bytes > TRELLIS_PAGE_BYTES || bpf_skb_store_bytes(skb, DATA_AT, extent->pages + at, bytes, 0))
             return TRELLIS_NO_ROOM;
         *cached = *(volatile __u64 *)&first->digest;
         *version = before;
@@ -485,13 +485,13 @@ INLINE int send(struct __sk_buff *skb, struct frame *frame, __u8 checksum, __u32
     return bpf_redirect(skb->ifindex, 0);
 }
 
-INLINE int answer_read(struct __sk_buff *skb, struct frame *frame, struct trellis_chunk *chunk,
+INLINE int answer_read(struct __sk_buff *skb, struct frame *frame, struct trellis_extent *extent,
                        const struct asked *asked, struct trellis_outcomes *counts)
 {
     __u32 before = skb->len;
     __u32 after = DATA_AT + asked->bytes;
     __u32 mtu = 0;
-    int why = why_not(chunk, asked);
+    int why = why_not(extent, asked);
     if (why)
         return pass(counts, why);
     if (check_mtu(skb, 0, &mtu, (__s32)(after - before), 0))
@@ -500,7 +500,7 @@ INLINE int answer_read(struct __sk_buff *skb, struct frame *frame, struct trelli
         return pass(counts, TRELLIS_NO_ROOM);
     __u64 cached = 0;
     __u64 version = 0;
-    why = copy_out(skb, chunk, asked, &cached, &version);
+    why = copy_out(skb, extent, asked, &cached, &version);
     if (why) {
         // As it came: a READ has at most its length behind the header.
         change_tail(skb, before, 0);
@@ -519,18 +519,18 @@ INLINE int answer_read(struct __sk_buff *skb, struct frame *frame, struct trelli
         if (cached == BROKEN)
             return TC_ACT_SHOT;
         if (is_page)
-            *(volatile __u64 *)&known_of(chunk, asked->at >> TRELLIS_PAGE_SHIFT)->digest = as_digest(version, cached);
+            *(volatile __u64 *)&known_of(extent, asked->at >> TRELLIS_PAGE_SHIFT)->digest = as_digest(version, cached);
     }
     crc = is_page ? crc_of_page_of_zeros(crc) ^ (__u32)cached : cached;
     counts->count[TRELLIS_ANSWERED_READ]++;
     return send(skb, frame, asked->checksum, crc, cached >> TRELLIS_DIGEST_SUM_SHIFT & 0xffff);
 }
 
-INLINE int answer_write(struct __sk_buff *skb, struct frame *frame, struct trellis_chunk *chunk,
+INLINE int answer_write(struct __sk_buff *skb, struct frame *frame, struct trellis_extent *extent,
                         const struct asked *asked, __u64 page_digest, struct trellis_outcomes *counts)
 {
-    struct trellis_known *known = known_of(chunk, asked->at >> TRELLIS_PAGE_SHIFT);
-    __u32 at = asked->at & (TRELLIS_CHUNK_BYTES - 1);
+    struct trellis_known *known = known_of(extent, asked->at >> TRELLIS_PAGE_SHIFT);
+    __u32 at = asked->at & (TRELLIS_EXTENT_BYTES - 1);
     __u32 at_page = at & (TRELLIS_PAGE_BYTES - 1);
     __u32 bytes = asked->bytes;
     if (at_page + bytes > TRELLIS_PAGE_BYTES)
@@ -539,7 +539,7 @@ INLINE int answer_write(struct __sk_buff *skb, struct frame *frame, struct trell
     if (version & 1 || __sync_val_compare_and_swap(&known->version, version, version + 1) != version)
         return pass(counts, TRELLIS_CHANGING);
     int why = refusal(entry_of(known), asked->generation, at_page, bytes);
-    if (!why && (!bytes || bytes > TRELLIS_PAGE_BYTES || bpf_skb_load_bytes(skb, DATA_AT, chunk->pages + at, bytes)))
+    if (!why && (!bytes || bytes > TRELLIS_PAGE_BYTES || bpf_skb_load_bytes(skb, DATA_AT, extent->pages + at, bytes)))
         why = TRELLIS_NO_ROOM;
     if (!why)
         known->digest = bytes == TRELLIS_PAGE_BYTES ? as_digest(version + 2, page_digest) : 0;
@@ -569,14 +569,14 @@ int trellis_memory(struct __sk_buff *skb)
     __u32 udp_bytes = read_request(skb, &frame, &asked);
     if (!udp_bytes)
         return pass(counts, TRELLIS_UNUSUAL);
-    void *inner = bpf_map_lookup_elem(&chunks, &asked.chunk);
-    struct trellis_chunk *chunk = inner ? bpf_map_lookup_elem(inner, &zero) : 0;
-    if (!chunk)
+    void *inner = bpf_map_lookup_elem(&extents, &asked.extent);
+    struct trellis_extent *extent = inner ? bpf_map_lookup_elem(inner, &zero) : 0;
+    if (!extent)
         return pass(counts, TRELLIS_NOT_HERE);
     __u64 page_digest;
     if (!is_sound(skb, &frame, &asked, udp_bytes, &page_digest))
         return pass(counts, TRELLIS_UNSOUND);
     if (asked.is_write)
-        return answer_write(skb, &frame, chunk, &asked, page_digest, counts);
-    return answer_read(skb, &frame, chunk, &asked, counts);
+        return answer_write(skb, &frame, extent, &asked, page_digest, counts);
+    return answer_read(skb, &frame, extent, &asked, counts);
 }

@@ -1,4 +1,4 @@
-// What a memory server in the kernel and its process must agree about: chunks of memory, what is known of each page,
+// What a memory server in the kernel and its process must agree about: extents of memory, what is known of each page,
 // and counters. Numbers are of the host's byte order, except where they are in a packet.
 //
 // crates/trellis-switch/src/memory/layout.rs repeats every number here, and its tests compare them; the assertions at
@@ -9,14 +9,14 @@
 
 #include <linux/types.h>
 
-// Memory comes in chunks, each a map of its own: pages, room behind the last one that is never used, so that a check of
-// the first byte bounds an access, and what is known of the pages.
-#define TRELLIS_CHUNK_SHIFT 24
-#define TRELLIS_CHUNK_BYTES 16777216
-#define TRELLIS_CHUNK_PAGES 4096
-#define TRELLIS_CHUNK_TABLE_AT 16781312
-#define TRELLIS_CHUNK_VALUE_BYTES 16912384
-#define TRELLIS_CHUNKS_MAX 16384
+// Memory comes in extents, each a map of its own: pages, room behind the last one that is never used, so that a check
+// of the first byte bounds an access, and what is known of the pages.
+#define TRELLIS_EXTENT_SHIFT 24
+#define TRELLIS_EXTENT_BYTES 16777216
+#define TRELLIS_EXTENT_PAGES 4096
+#define TRELLIS_EXTENT_TABLE_AT 16781312
+#define TRELLIS_EXTENT_VALUE_BYTES 16912384
+#define TRELLIS_EXTENTS_MAX 16384
 
 // A page. Its entry is that of crates/trellis-fabric-protocol/src/memory_server/pages.rs, as one number.
 #define TRELLIS_PAGE_BYTES 4096
@@ -63,9 +63,9 @@ struct trellis_known {
     __u64 unused;
 };
 
-struct trellis_chunk {
-    __u8 pages[TRELLIS_CHUNK_BYTES + TRELLIS_PAGE_BYTES];
-    struct trellis_known known[TRELLIS_CHUNK_PAGES];
+struct trellis_extent {
+    __u8 pages[TRELLIS_EXTENT_BYTES + TRELLIS_PAGE_BYTES];
+    struct trellis_known known[TRELLIS_EXTENT_PAGES];
 };
 
 struct trellis_memory_settings {
@@ -81,10 +81,10 @@ struct trellis_outcomes {
 #define TRELLIS_PLACE(structure, member, at) \
     _Static_assert(__builtin_offsetof(struct structure, member) == (at), "place of " #member)
 
-_Static_assert(1 << TRELLIS_CHUNK_SHIFT == TRELLIS_CHUNK_BYTES, "chunk");
-_Static_assert(TRELLIS_CHUNK_PAGES * TRELLIS_PAGE_BYTES == TRELLIS_CHUNK_BYTES, "chunk");
-_Static_assert(sizeof(struct trellis_chunk) == TRELLIS_CHUNK_VALUE_BYTES, "chunk");
-TRELLIS_PLACE(trellis_chunk, known, TRELLIS_CHUNK_TABLE_AT);
+_Static_assert(1 << TRELLIS_EXTENT_SHIFT == TRELLIS_EXTENT_BYTES, "extent");
+_Static_assert(TRELLIS_EXTENT_PAGES * TRELLIS_PAGE_BYTES == TRELLIS_EXTENT_BYTES, "extent");
+_Static_assert(sizeof(struct trellis_extent) == TRELLIS_EXTENT_VALUE_BYTES, "extent");
+TRELLIS_PLACE(trellis_extent, known, TRELLIS_EXTENT_TABLE_AT);
 _Static_assert(sizeof(struct trellis_known) == TRELLIS_KNOWN_BYTES, "known");
 TRELLIS_PLACE(trellis_known, version, TRELLIS_KNOWN_VERSION_AT);
 TRELLIS_PLACE(trellis_known, digest, TRELLIS_KNOWN_DIGEST_AT);

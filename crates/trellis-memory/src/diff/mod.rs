@@ -33,22 +33,22 @@ const COUNT_BITS: u32 = 13;
 const MASKED: u32 = 1 << 31;
 /// The maximum number of unchanged words that cost no more as masks of zero than the header of another run with masks.
 const GAP_MAX: usize = 3;
-/// The number of words whose masks are collected before runs are made of them. One word then has a bit for each of
-/// their blocks. No run is longer.
-const CHUNK: usize = BLOCK * u64::BITS as usize;
-/// The number of masks that are looked at together. This many completely changed words in a row justify a run without
-/// masks, and the header of the next one with masks.
+/// The number of words whose masks are known before runs are made of them, so that one word has a bit for each of their
+/// blocks. No run is longer.
+const GROUP: usize = BLOCK * u64::BITS as usize;
+/// Masks that are looked at together: this many completely changed words in a row justify a run without masks, and the
+/// header of the next one with masks.
 const TOGETHER: usize = BLOCK;
 
-const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= 1 << FIRST_BITS && CHUNK <= 1 << COUNT_BITS);
+const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= 1 << FIRST_BITS && GROUP <= 1 << COUNT_BITS);
 const _: () = assert!(FIRST_BITS + COUNT_BITS + 1 == u32::BITS);
 
 /// The maximum length of the diff of a page, in bytes.
 ///
-/// It allows nine bytes for each word. A run with masks has at least one byte that did not change, so with its header
-/// it takes at most three bytes more than that. A run of n words without masks takes 4 - n more, which is at least four
-/// less if it ends a run with masks. Other runs with masks in a chunk are separated by words that take nothing. So a
-/// diff takes at most three bytes more than nine for each word, in the last chunk.
+/// A word has nine bytes of it. A run with masks has at least one byte that did not change, so it takes at most three
+/// more than its words have, for its header; a whole run of n words takes 4 - n more, that is at least four less where it
+/// ends a run with masks. Two runs with masks in a group are otherwise apart by words that take nothing. So at most
+/// three bytes more than nine a word are taken, in the last group.
 pub const fn bytes_max(page_bytes: usize) -> usize {
     page_bytes + page_bytes / 8 + 16
 }
@@ -127,8 +127,8 @@ unsafe fn encode_with<P: Packing>(page: *const u64, twin: *mut u64, words: usize
     let mut writer = Writer::new(out, words * WORD_BYTES);
     // SAFETY: the block lies inside both; the caller's promise.
     let changed_at = |word: usize| unsafe { take_changed(page.add(word), twin.add(word)) };
-    for first in (0..words).step_by(CHUNK) {
-        let end = words.min(first + CHUNK);
+    for first in (0..words).step_by(GROUP) {
+        let end = words.min(first + GROUP);
         let mut rest = (first..end).step_by(BLOCK);
         // Most pages have few changes, and nothing has to be kept before the first one.
         let Some((word, changed)) =
@@ -136,13 +136,13 @@ unsafe fn encode_with<P: Packing>(page: *const u64, twin: *mut u64, words: usize
         else {
             continue;
         };
-        let mut chunk = Chunk { first, masks: [0; CHUNK + TOGETHER], blocks: 0 };
-        chunk.note(word, changed);
+        let mut group = Group { first, masks: [0; GROUP + TOGETHER], blocks: 0 };
+        group.note(word, changed);
         for word in rest {
-            chunk.note(word, changed_at(word));
+            group.note(word, changed_at(word));
         }
-        // SAFETY: the words lie inside the twin, which no other thread uses.
-        unsafe { writer.chunk::<P>(&chunk, twin) };
+        // SAFETY: the words lie inside the twin, which nobody else uses.
+        unsafe { writer.group::<P>(&group, twin) };
     }
     writer.finish()
 }
@@ -203,16 +203,16 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(*bytes.first_chunk().expect("eight bytes"))
 }
 
-/// The changes in at most [`CHUNK`] words.
-struct Chunk {
+/// The changes in at most [`GROUP`] words.
+struct Group {
     first: usize,
-    /// The mask of each word, and a few more, so that the last ones can be looked at together.
-    masks: [u8; CHUNK + TOGETHER],
+    /// Those of each word, and a few more, so that the last ones can be looked at together.
+    masks: [u8; GROUP + TOGETHER],
     /// A bit for each block that has changes.
     blocks: u64,
 }
 
-impl Chunk {
+impl Group {
     #[inline(always)]
     fn note(&mut self, word: usize, changed: u64) {
         if changed != 0 {
@@ -281,13 +281,13 @@ impl Writer<'_> {
         Writer { out, start, at: start }
     }
 
-    /// Appends the runs of a chunk. The words are in the twin.
+    /// Appends the runs of a group. The words are in the twin.
     ///
     /// # Safety
     /// The twin has these words, and no thread changes it.
     #[inline(always)]
-    unsafe fn chunk<P: Packing>(&mut self, chunk: &Chunk, twin: *const u64) {
-        let Chunk { first, masks, blocks } = chunk;
+    unsafe fn group<P: Packing>(&mut self, group: &Group, twin: *const u64) {
+        let Group { first, masks, blocks } = group;
         let mut left = *blocks;
         let mut word = 0;
         while left != 0 {

@@ -130,8 +130,8 @@ fn the_largest_page_needs_several_runs() {
     // SAFETY: both have BYTES bytes and are used by no other thread.
     assert!(unsafe { encode(page.as_ptr().cast(), twin.as_mut_ptr().cast(), BYTES, &mut diff) });
     check(&diff, BYTES).expect("made by encode");
-    assert!(diff.len() < BYTES + BYTES / (CHUNK * WORD_BYTES) * HEADER_BYTES + 200, "{} bytes", diff.len());
-    // SAFETY: checked for this size, and used by no other thread.
+    assert!(diff.len() < BYTES + BYTES / (GROUP * WORD_BYTES) * HEADER_BYTES + 200, "{} bytes", diff.len());
+    // SAFETY: checked for this size, and used by nobody else.
     unsafe { apply(&diff, target.as_mut_ptr().cast()) };
     assert!(target == page && twin == page);
 }

@@ -114,7 +114,7 @@ impl Watch {
 
 /// See the top of this file.
 pub(super) struct Attached {
-    chunks: ArrayOfMaps<MapData>,
+    extents: ArrayOfMaps<MapData>,
     watch: Watch,
     /// Dropping it detaches the program from the interface.
     _program: Ebpf,
@@ -128,32 +128,32 @@ impl Attached {
         }
         let tables = checksum::tables();
         let pages = checksum::page_tables(&tables);
-        let chunks = options.memory_bytes.div_ceil(layout::CHUNK_BYTES).min(layout::CHUNKS_MAX);
+        let extents = options.memory_bytes.div_ceil(layout::EXTENT_BYTES).min(layout::EXTENTS_MAX);
         let mut program = EbpfLoader::new()
             .override_global("crc_tables", &*tables, true)
             .override_global("crc_page_tables", &*pages, true)
-            .map_max_entries("chunks", chunks as u32)
+            .map_max_entries("extents", extents as u32)
             .load(OBJECT)
             .map_err(|error| failed("load the memory server into the kernel", &error))?;
         // The program must be loaded with its maps before any of them may be closed.
         classifier(&mut program)?.load().map_err(|error| failed("load the program of the memory server", &error))?;
         let mut served: Array<MapData, [u8; layout::MEMORY_SETTINGS_BYTES]> = map(&mut program, "served")?;
-        let chunks = map(&mut program, "chunks")?;
+        let extents = map(&mut program, "extents")?;
         let watch = Watch(Arc::new(map(&mut program, "outcomes")?));
         served.set(0, settings(options), ANY).map_err(|error| failed("tell the program what it serves", &error))?;
         let at = format!("put the program of the memory server at {device}");
         classifier(&mut program)?.attach(device, TcAttachType::Ingress).map_err(|error| failed(&at, &error))?;
-        Ok(Attached { chunks, watch, _program: program })
+        Ok(Attached { extents, watch, _program: program })
     }
 
-    /// Memory for a chunk, which the program uses from now on; `None` if there is too little left.
-    pub(super) fn chunk(&mut self, number: u64) -> Option<OwnedFd> {
+    /// Memory for an extent, which the program uses from now on; `None` if there is too little left.
+    pub(super) fn extent(&mut self, number: u64) -> Option<OwnedFd> {
         if !has_room() {
             return None;
         }
-        let map = new_chunk().ok()?;
+        let map = new_extent().ok()?;
         let known = MapData::from_fd(map.as_fd().try_clone_to_owned().ok()?).ok()?;
-        self.chunks.set(u32::try_from(number).ok()?, &known, ANY).ok()?;
+        self.extents.set(u32::try_from(number).ok()?, &known, ANY).ok()?;
         Some(map)
     }
 
@@ -190,20 +190,20 @@ where
     T::try_from(map).map_err(|error| failed(attempt, &error))
 }
 
-/// Whether the machine has memory for another chunk.
+/// Whether the machine has memory for another extent.
 fn has_room() -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return true };
     let bytes = |name| proc_bytes(&text, name);
     let (Some(all), Some(available)) = (bytes("MemTotal"), bytes("MemAvailable")) else { return true };
-    available >= all / LEFT_OVER + layout::CHUNK_VALUE_BYTES
+    available >= all / LEFT_OVER + layout::EXTENT_VALUE_BYTES
 }
 
-/// A map with one value, a chunk, which can be mapped into memory.
-fn new_chunk() -> io::Result<OwnedFd> {
+/// A map with one value, an extent, which can be mapped into memory.
+fn new_extent() -> io::Result<OwnedFd> {
     let wanted = MapCreate {
         kind: BPF_MAP_TYPE_ARRAY,
         key_bytes: 4,
-        value_bytes: layout::CHUNK_VALUE_BYTES as u32,
+        value_bytes: layout::EXTENT_VALUE_BYTES as u32,
         entries: 1,
         flags: BPF_F_MMAPABLE,
     };

@@ -15,12 +15,12 @@ macro_rules! layout {
 }
 
 layout! {
-    CHUNK_SHIFT: u32 = 24;
-    CHUNK_BYTES: u64 = 16_777_216;
-    CHUNK_PAGES: u64 = 4096;
-    CHUNK_TABLE_AT: u64 = 16_781_312;
-    CHUNK_VALUE_BYTES: u64 = 16_912_384;
-    CHUNKS_MAX: u64 = 16_384;
+    EXTENT_SHIFT: u32 = 24;
+    EXTENT_BYTES: u64 = 16_777_216;
+    EXTENT_PAGES: u64 = 4096;
+    EXTENT_TABLE_AT: u64 = 16_781_312;
+    EXTENT_VALUE_BYTES: u64 = 16_912_384;
+    EXTENTS_MAX: u64 = 16_384;
     PAGE_BYTES: u64 = 4096;
     KNOWN_BYTES: usize = 32;
     KNOWN_VERSION_AT: usize = 8;

@@ -110,7 +110,7 @@ impl KernelMemory {
     /// Zeroes the bytes of a future object, which no entry admits yet. Allocates kernel memory for them if there is none
     /// yet.
     pub fn zero(&mut self, range: Range<u64>) {
-        self.shared.zero(range, &mut |chunk| self.attached.chunk(chunk));
+        self.shared.zero(range, &mut |extent| self.attached.extent(extent));
     }
 
     /// Replaces eight bytes, little-endian, by the result of `with`, if it returns one; returns the previous value.

@@ -1,8 +1,8 @@
-//! Memory into which chunks of the kernel's memory are mapped, and the sharing of its pages with the program in the
+//! Memory into which extents of the kernel's memory are mapped, and the sharing of its pages with the program in the
 //! kernel.
 //!
-//! One range of addresses as long as the memory. A chunk belongs to the process at first, and to the kernel once it is
-//! zeroed for its first object; a second mapping then has the state of its pages.
+//! One range of addresses as long as the memory. An extent belongs to the process at first, and to the kernel once it
+//! is zeroed for its first object; a second mapping then has the state of its pages.
 //!
 //! Promises: before a side changes or copies a page of the kernel's memory, it makes the page's version odd, which the
 //! other side cannot do while it is so. Afterwards it makes the version even again: the same as before if nothing was
@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::checksum;
-use super::layout::{CHUNK_BYTES, CHUNK_PAGES, CHUNK_TABLE_AT, CHUNKS_MAX, KNOWN_BYTES, PAGE_BYTES};
+use super::layout::{EXTENT_BYTES, EXTENT_PAGES, EXTENT_TABLE_AT, EXTENTS_MAX, KNOWN_BYTES, PAGE_BYTES};
 
-const TABLE_BYTES: usize = CHUNK_PAGES as usize * KNOWN_BYTES;
+const TABLE_BYTES: usize = EXTENT_PAGES as usize * KNOWN_BYTES;
 /// How often a page that the program holds is checked before the thread yields: the program holds it for a few
 /// microseconds, unless it was interrupted.
 const SPINS: u32 = 1000;
@@ -41,9 +41,9 @@ const _: () = {
     assert!(std::mem::offset_of!(Known, digest) == super::layout::KNOWN_DIGEST_AT);
 };
 
-/// The owner of a chunk.
+/// The owner of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Chunk {
+enum Extent {
     /// The process; nothing is there yet.
     Fresh,
     /// The process, permanently.
@@ -56,7 +56,7 @@ enum Chunk {
 pub(super) struct Shared {
     base: NonNull<u8>,
     bytes: u64,
-    chunks: Vec<Chunk>,
+    extents: Vec<Extent>,
 }
 
 // SAFETY: the mappings belong to the value alone, and nothing in them depends on the thread.
@@ -70,8 +70,8 @@ impl Shared {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { map(std::ptr::null_mut(), length, flags, -1, 0)? };
-        let chunks = vec![Chunk::Fresh; bytes.div_ceil(CHUNK_BYTES) as usize];
-        Ok(Shared { base, bytes, chunks })
+        let extents = vec![Extent::Fresh; bytes.div_ceil(EXTENT_BYTES) as usize];
+        Ok(Shared { base, bytes, extents })
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -79,11 +79,11 @@ impl Shared {
     }
 
     pub(super) fn bytes_in_kernel(&self) -> u64 {
-        let of = |(number, chunk): (usize, &Chunk)| {
-            let range = self.chunk_range(number);
-            if matches!(chunk, Chunk::Kernel(_)) { range.end - range.start } else { 0 }
+        let of = |(number, extent): (usize, &Extent)| {
+            let range = self.extent_range(number);
+            if matches!(extent, Extent::Kernel(_)) { range.end - range.start } else { 0 }
         };
-        self.chunks.iter().enumerate().map(of).sum()
+        self.extents.iter().enumerate().map(of).sum()
     }
 
     pub(super) fn read<'a>(&self, range: Range<u64>, room: &'a mut Vec<u8>) -> &'a [u8] {
@@ -107,17 +107,17 @@ impl Shared {
         self.release(&range, true);
     }
 
-    /// Zeroes bytes that no entry admits. `make` returns a chunk of the kernel's memory, or `None` if there is none.
+    /// Zeroes bytes that no entry admits. `make` returns an extent of the kernel's memory, or `None` if there is none.
     pub(super) fn zero(&mut self, range: Range<u64>, make: &mut dyn FnMut(u64) -> Option<OwnedFd>) {
         self.inside(&range);
         let mut from = range.start;
         while from < range.end {
-            let number = (from / CHUNK_BYTES) as usize;
-            let until = range.end.min((number as u64 + 1) * CHUNK_BYTES);
-            if self.chunks[number] == Chunk::Fresh {
-                let made = if (number as u64) < CHUNKS_MAX { make(number as u64) } else { None };
+            let number = (from / EXTENT_BYTES) as usize;
+            let until = range.end.min((number as u64 + 1) * EXTENT_BYTES);
+            if self.extents[number] == Extent::Fresh {
+                let made = if (number as u64) < EXTENTS_MAX { make(number as u64) } else { None };
                 // Both kinds of memory are zero at first.
-                self.chunks[number] = made.and_then(|map| self.adopt(number, &map)).unwrap_or(Chunk::Own);
+                self.extents[number] = made.and_then(|map| self.adopt(number, &map)).unwrap_or(Extent::Own);
             } else {
                 self.clear(from..until);
             }
@@ -151,19 +151,19 @@ impl Shared {
         }
     }
 
-    /// Maps a chunk of the kernel's memory in place of one of the process, in which nothing was stored.
-    fn adopt(&mut self, number: usize, chunk: &OwnedFd) -> Option<Chunk> {
-        let range = self.chunk_range(number);
-        let (flags, file) = (libc::MAP_SHARED, chunk.as_raw_fd());
+    /// Maps an extent of the kernel's memory in place of one of the process, in which nothing was stored.
+    fn adopt(&mut self, number: usize, extent: &OwnedFd) -> Option<Extent> {
+        let range = self.extent_range(number);
+        let (flags, file) = (libc::MAP_SHARED, extent.as_raw_fd());
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let table = unsafe { map(std::ptr::null_mut(), TABLE_BYTES, flags, file, CHUNK_TABLE_AT).ok()? };
-        // SAFETY: these addresses are in this value's mapping, in an unused part: the chunk is fresh.
+        let table = unsafe { map(std::ptr::null_mut(), TABLE_BYTES, flags, file, EXTENT_TABLE_AT).ok()? };
+        // SAFETY: these addresses are in this value's mapping, in an unused part: the extent is fresh.
         let pages = unsafe {
             let at = self.base.as_ptr().add(range.start as usize).cast();
             map(at, (range.end - range.start) as usize, flags | libc::MAP_FIXED, file, 0)
         };
         match pages {
-            Ok(_) => Some(Chunk::Kernel(table.cast())),
+            Ok(_) => Some(Extent::Kernel(table.cast())),
             Err(_) => {
                 // SAFETY: mapped above, and the address was not published.
                 unsafe { libc::munmap(table.as_ptr().cast(), TABLE_BYTES) };
@@ -174,7 +174,7 @@ impl Shared {
 
     fn clear(&mut self, range: Range<u64>) {
         let at = self.inside(&range);
-        if let Chunk::Kernel(_) = self.chunks[(range.start / CHUNK_BYTES) as usize] {
+        if let Extent::Kernel(_) = self.extents[(range.start / EXTENT_BYTES) as usize] {
             self.hold(&range);
             // SAFETY: inside the mapping; the program neither writes there now nor trusts what it reads.
             unsafe { std::ptr::write_bytes(at.as_ptr(), 0, (range.end - range.start) as usize) };
@@ -196,9 +196,9 @@ impl Shared {
     }
 
     fn known(&self, page: u64) -> Option<&Known> {
-        match self.chunks[(page / CHUNK_PAGES) as usize] {
-            // SAFETY: the table has as many entries as a chunk has pages, and is mapped as long as `self` exists.
-            Chunk::Kernel(table) => Some(unsafe { table.add((page % CHUNK_PAGES) as usize).as_ref() }),
+        match self.extents[(page / EXTENT_PAGES) as usize] {
+            // SAFETY: the table has as many entries as an extent has pages, and is mapped as long as `self` exists.
+            Extent::Kernel(table) => Some(unsafe { table.add((page % EXTENT_PAGES) as usize).as_ref() }),
             _ => None,
         }
     }
@@ -233,21 +233,21 @@ impl Shared {
         unsafe { self.base.add(range.start as usize) }
     }
 
-    fn chunk_range(&self, number: usize) -> Range<u64> {
-        let start = number as u64 * CHUNK_BYTES;
-        start..self.bytes.min(start + CHUNK_BYTES)
+    fn extent_range(&self, number: usize) -> Range<u64> {
+        let start = number as u64 * EXTENT_BYTES;
+        start..self.bytes.min(start + EXTENT_BYTES)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for chunk in &self.chunks {
-            if let Chunk::Kernel(table) = chunk {
+        for extent in &self.extents {
+            if let Extent::Kernel(table) = extent {
                 // SAFETY: mapped by `adopt`, and no longer used.
                 unsafe { libc::munmap(table.as_ptr().cast(), TABLE_BYTES) };
             }
         }
-        // SAFETY: mapped by `new`, with the chunks over it, and no longer used.
+        // SAFETY: mapped by `new`, with the extents over it, and no longer used.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
     }
 }

@@ -3,42 +3,42 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
-use super::super::layout::CHUNK_VALUE_BYTES;
+use super::super::layout::EXTENT_VALUE_BYTES;
 use super::*;
 
-/// A file as long as a chunk.
+/// A file as long as an extent.
 fn file() -> OwnedFd {
-    let file = rustix::fs::memfd_create("chunk", rustix::fs::MemfdFlags::empty()).expect("memory");
-    rustix::fs::ftruncate(&file, CHUNK_VALUE_BYTES).expect("it grows");
+    let file = rustix::fs::memfd_create("extent", rustix::fs::MemfdFlags::empty()).expect("memory");
+    rustix::fs::ftruncate(&file, EXTENT_VALUE_BYTES).expect("it grows");
     file
 }
 
-/// Memory whose first chunk is shared, backed by that file, and whose second one is not.
+/// Memory whose first extent is shared, backed by that file, and whose second one is not.
 fn memory() -> (Shared, OwnedFd) {
-    let mut memory = Shared::new(CHUNK_BYTES + 8 * PAGE_BYTES).expect("there are addresses");
+    let mut memory = Shared::new(EXTENT_BYTES + 8 * PAGE_BYTES).expect("there are addresses");
     let file = file();
     let mut make = |number: u64| (number == 0).then(|| file.as_fd().try_clone_to_owned().expect("it is open"));
-    memory.zero(0..CHUNK_BYTES + 8 * PAGE_BYTES, &mut make);
+    memory.zero(0..EXTENT_BYTES + 8 * PAGE_BYTES, &mut make);
     (memory, file)
 }
 
-/// The same chunk as the program sees it.
+/// The same extent as the program sees it.
 fn other_side(file: &OwnedFd) -> &'static [Known] {
     let number = file.as_raw_fd();
     // SAFETY: a new mapping that is never removed, of as many entries as there are in the file.
     unsafe {
-        let table = map(std::ptr::null_mut(), TABLE_BYTES, libc::MAP_SHARED, number, CHUNK_TABLE_AT).expect("mapped");
-        std::slice::from_raw_parts(table.cast::<Known>().as_ptr(), CHUNK_PAGES as usize)
+        let table = map(std::ptr::null_mut(), TABLE_BYTES, libc::MAP_SHARED, number, EXTENT_TABLE_AT).expect("mapped");
+        std::slice::from_raw_parts(table.cast::<Known>().as_ptr(), EXTENT_PAGES as usize)
     }
 }
 
 #[test]
 fn both_kinds_of_memory_are_one() {
     let (mut memory, _file) = memory();
-    assert_eq!((memory.bytes(), memory.bytes_in_kernel()), (CHUNK_BYTES + 8 * PAGE_BYTES, CHUNK_BYTES));
+    assert_eq!((memory.bytes(), memory.bytes_in_kernel()), (EXTENT_BYTES + 8 * PAGE_BYTES, EXTENT_BYTES));
     let mut room = Vec::new();
     let text: Vec<u8> = (0..20_000_u32).map(|at| ((at * 7) >> 2) as u8).collect();
-    let at = CHUNK_BYTES - 9_999;
+    let at = EXTENT_BYTES - 9_999;
     memory.write(at, &text);
     assert_eq!(memory.read(at..at + 20_000, &mut room), text, "across the boundary");
     let eight = u64::from_le_bytes(text[..8].try_into().expect("eight bytes"));
@@ -70,8 +70,8 @@ fn a_version_moves_with_what_is_changed_and_only_then() {
     memory.publish(3, &mut [7, 8].into_iter());
     assert_eq!([3, 4].map(|page: usize| known[page].entry.load(Ordering::Relaxed)), [7, 8]);
     assert_eq!([3, 4].map(version), [2, 2]);
-    // Beyond the chunk there is no reader of entries.
-    memory.publish(CHUNK_PAGES, &mut [7].into_iter());
+    // Beyond the extent there is no reader of entries.
+    memory.publish(EXTENT_PAGES, &mut [7].into_iter());
 }
 
 #[test]
@@ -120,5 +120,5 @@ fn nobody_sees_half_of_a_change() {
 #[should_panic(expected = "is not inside the memory")]
 fn outside_is_outside() {
     let (memory, _file) = memory();
-    memory.read(CHUNK_BYTES + 8 * PAGE_BYTES - 1..CHUNK_BYTES + 8 * PAGE_BYTES + 1, &mut Vec::new());
+    memory.read(EXTENT_BYTES + 8 * PAGE_BYTES - 1..EXTENT_BYTES + 8 * PAGE_BYTES + 1, &mut Vec::new());
 }
