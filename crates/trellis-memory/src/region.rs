@@ -136,7 +136,7 @@ pub struct RegionOptions {
 /// A forked child does not have the region: neither view is mapped there, and dropping the child's copy of this value
 /// does nothing.
 pub struct Region {
-    parts: ManuallyDrop<Parts>,
+    parts: ManuallyDrop<Mappings>,
     places: Places,
     page_bytes: usize,
     bytes: usize,
@@ -152,9 +152,8 @@ struct Caught {
     _calls: Vec<Watching>,
 }
 
-/// The parts, in the order in which they are dropped: first serving ends, then catching faults, and then the views are
-/// unmapped.
-struct Parts {
+/// Dropped in this order: first serving ends, then catching faults, and then the views are unmapped.
+struct Mappings {
     place: Mutex<Option<Caught>>,
     catch: Box<dyn Catch>,
     application: View,
@@ -216,7 +215,7 @@ impl Region {
         let catch = catch::prepare(options.catcher, places.clone(), options.page_bytes, &file)
             .map_err(|why| RegionError::Catcher { catcher: options.catcher, why })?;
         Ok(Region {
-            parts: ManuallyDrop::new(Parts {
+            parts: ManuallyDrop::new(Mappings {
                 place: Mutex::new(None),
                 catch,
                 application,

@@ -57,7 +57,7 @@ pub(crate) struct ConsistencyArguments {
 
 /// One part of the benchmark.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-enum Part {
+enum Section {
     FalseSharing,
     Sparse,
     EmptyBarriers,
@@ -70,16 +70,16 @@ enum Part {
 /// A node's task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ConsistencyTask {
-    part: Part,
+    part: Section,
     rounds: usize,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
-    let part = |part: Part, coherence: &str| measure(arguments, part, coherence);
+    let part = |part: Section, coherence: &str| measure(arguments, part, coherence);
     let mut figures = Figures::new("consistency");
 
-    let ivy = part(Part::FalseSharing, "ivy")?("round_us");
+    let ivy = part(Section::FalseSharing, "ivy")?("round_us");
     figures.add("false_sharing_ivy_us", ivy, "alternate words of 1,000 pages, a barrier: ivy (µs a round)");
     let mut least = f64::INFINITY;
     for (field, coherence) in [
@@ -87,20 +87,20 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
         ("false_sharing_update_us", "hlrc(update)"),
         ("false_sharing_adaptive_us", "hlrc(adaptive)"),
     ] {
-        let round = part(Part::FalseSharing, coherence)?("round_us");
+        let round = part(Section::FalseSharing, coherence)?("round_us");
         least = least.min(round);
         figures.add(field, round, format!("the same under {coherence}"));
     }
     figures.add("ivy_over_hlrc", ivy / least, "ivy / the fastest of these");
 
-    let sparse = part(Part::Sparse, "hlrc(invalidate)")?;
+    let sparse = part(Section::Sparse, "hlrc(invalidate)")?;
     figures.add("sparse_mib_per_second", sparse("mib_per_second"), "16 MiB of another home, one byte in eight (MiB/s)");
 
     let diffs = |spread: Spread| diff_us(arguments.rounds as usize * 10, spread);
     figures.add("diff_us_p50", diffs(Spread::InOnePlace)?, "diff of a page, 1 % changed in one place (µs, median)");
     figures.add("diff_apart_us_p50", diffs(Spread::Apart)?, "the same, bytes that lie apart (µs, median)");
 
-    let empty = part(Part::EmptyBarriers, "hlrc(invalidate)")?;
+    let empty = part(Section::EmptyBarriers, "hlrc(invalidate)")?;
     figures.add("link_rtt_us_p50", empty("link_rtt_us"), "link round trip, 32 B out and 4160 B back (µs, median)");
     figures.add("empty_barrier_us_p50", empty("barrier_us"), "barrier with nothing stored (µs, median)");
     figures.add(
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
         "the same with 16,384 pages cached: more (µs)",
     );
 
-    let handed = part(Part::HandOver, "hlrc(invalidate)")?;
+    let handed = part(Section::HandOver, "hlrc(invalidate)")?;
     figures.add(
         "handoff_us_p50",
         handed("handoff_us"),
@@ -122,20 +122,20 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     );
     figures.add("handoff_over_link_rtt", handed("handoff_us") / handed("link_rtt_us"), "hand-over / link round trip");
 
-    let busy = part(Part::BusyHome, "hlrc(invalidate)")?;
+    let busy = part(Section::BusyHome, "hlrc(invalidate)")?;
     figures.add("idle_home_read_us_p50", busy("idle_us"), "read fault, home idle (µs, median)");
     figures.add("busy_home_read_us_p50", busy("busy_us"), "read fault, home computes (µs, median)");
     figures.add("busy_over_idle_home", busy("busy_us") / busy("idle_us"), "home computes / home idle");
 
-    let invalidate = part(Part::Readers, "hlrc(invalidate)")?;
-    let update = part(Part::Readers, "hlrc(update)")?;
-    let adaptive = part(Part::Readers, "hlrc(adaptive)")?;
+    let invalidate = part(Section::Readers, "hlrc(invalidate)")?;
+    let update = part(Section::Readers, "hlrc(update)")?;
+    let adaptive = part(Section::Readers, "hlrc(adaptive)")?;
     figures.add("invalidate_round_us", invalidate("round_us"), "256 pages stored, a barrier, loaded: invalidate (µs)");
     figures.add("update_round_us", update("round_us"), "the same: update (µs)");
     figures.add("adaptive_round_us", adaptive("round_us"), "the same: adaptive (µs)");
     figures.add("invalidate_over_update", invalidate("round_us") / update("round_us"), "invalidate / update");
 
-    let stores = part(Part::FirstStores, "hlrc(invalidate)")?;
+    let stores = part(Section::FirstStores, "hlrc(invalidate)")?;
     figures.add("first_store_us", stores("store_us"), "first store to a fetched page in an interval (µs, mean)");
     figures.add("first_store_faults", stores("faults"), "trips to user space for these stores");
     figures.add(
@@ -150,11 +150,11 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
 /// Runs one part; returns the numbers of node 1 by name, or those of node 0 where node 1 has none.
 fn measure(
     arguments: &ConsistencyArguments,
-    part: Part,
+    part: Section,
     coherence: &str,
 ) -> Result<impl Fn(&str) -> f64 + use<>, Failure> {
     let task = Task::Consistency(ConsistencyTask { part, rounds: arguments.rounds as usize });
-    let home = if matches!(part, Part::FalseSharing) { "interleaved" } else { "manager" };
+    let home = if matches!(part, Section::FalseSharing) { "interleaved" } else { "manager" };
     let settings = vec![
         ("region_bytes", "128MiB".to_owned()),
         ("reserve", "overcommit".to_owned()),
@@ -227,13 +227,13 @@ pub(crate) fn node(task: &ConsistencyTask, member: &mut Member) -> Found {
         None => None,
     };
     let mut found = match task.part {
-        Part::FalseSharing => false_sharing(task.rounds, member),
-        Part::Sparse => sparse(task.rounds, member),
-        Part::EmptyBarriers => empty_barriers(task.rounds, member),
-        Part::HandOver => hand_over(task.rounds, member),
-        Part::BusyHome => busy_home(task.rounds, member),
-        Part::Readers => readers(task.rounds, member),
-        Part::FirstStores => first_stores(task.rounds, member),
+        Section::FalseSharing => false_sharing(task.rounds, member),
+        Section::Sparse => sparse(task.rounds, member),
+        Section::EmptyBarriers => empty_barriers(task.rounds, member),
+        Section::HandOver => hand_over(task.rounds, member),
+        Section::BusyHome => busy_home(task.rounds, member),
+        Section::Readers => readers(task.rounds, member),
+        Section::FirstStores => first_stores(task.rounds, member),
     }?;
     if let Some(link) = link {
         found["link_rtt_us"] = link.into();
@@ -277,7 +277,7 @@ unsafe fn store_alternately(words: *mut u64, node: usize, round: u64) {
 
 /// The round of false sharing with these settings and no others.
 pub(crate) fn false_sharing_us(rounds: usize, common: &Common) -> Result<f64, Failure> {
-    let task = Task::Consistency(ConsistencyTask { part: Part::FalseSharing, rounds });
+    let task = Task::Consistency(ConsistencyTask { part: Section::FalseSharing, rounds });
     let settings = vec![("region_bytes", (FALSELY_SHARED_WORDS * 8).next_multiple_of(64 << 10).to_string())];
     let found = ClusterPlan { nodes: 2, common, settings, task: &task, with_connection: false }.run::<Value>()?;
     number_of(&found[1], "round_us")

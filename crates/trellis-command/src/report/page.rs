@@ -7,7 +7,7 @@ use trellis::record::advice::{Advice, advise};
 use trellis::record::{Breakdown, Counters, Record};
 
 use crate::chart;
-use crate::report::pictures::{self, Part};
+use crate::report::pictures::{self, BarPart};
 use crate::svg::{self, Picture, escape};
 
 const STYLE: &str = "\
@@ -153,17 +153,17 @@ fn section_of_pictures(page: &mut String, records: &[Record]) {
     page.push_str("<h2>What for</h2>\n");
     breakdowns(page, records);
     page.push_str("<h2>How much</h2>\n");
-    let faults: [Part; 4] = [
+    let faults: [BarPart; 4] = [
         ("read", &|record| record.counters.read_faults as f64),
         ("write", &|record| record.counters.write_faults as f64),
         ("upgrade", &|record| (record.counters.upgrade_faults + record.counters.upgrade_owner_faults) as f64),
         ("local", &|record| record.counters.local_faults as f64),
     ];
     page.push_str(&pictures::bars(records, "Faults", "faults", &faults).into_inline());
-    let bytes: [Part; 2] =
+    let bytes: [BarPart; 2] =
         [("received", &|record| record.counters.bytes_in as f64), ("sent", &|record| record.counters.bytes_out as f64)];
     page.push_str(&pictures::bars(records, "Bytes", "B", &bytes).into_inline());
-    let messages: [Part; 2] = [
+    let messages: [BarPart; 2] = [
         ("received", &|record| record.counters.messages_in as f64),
         ("sent", &|record| record.counters.messages_out as f64),
     ];
@@ -183,7 +183,7 @@ fn breakdowns(page: &mut String, records: &[Record]) {
 fn breakdown(records: &[Record], title: &str, counters: &dyn Fn(&Record) -> Counters) -> Picture {
     let part = |index: usize| move |record: &Record| Breakdown::of(&counters(record)).parts()[index] * 1e3;
     let lengths: [_; 6] = std::array::from_fn(part);
-    let parts: [Part; 6] = std::array::from_fn(|index| (Breakdown::WORDS[index], &lengths[index] as _));
+    let parts: [BarPart; 6] = std::array::from_fn(|index| (Breakdown::WORDS[index], &lengths[index] as _));
     pictures::bars(records, title, "ms", &parts)
 }
 

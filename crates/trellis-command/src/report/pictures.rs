@@ -194,10 +194,10 @@ pub fn phases(records: &[Record]) -> Option<Picture> {
 }
 
 /// A part of a bar: its name, and its length for a node.
-pub type Part<'a> = (&'a str, &'a dyn Fn(&Record) -> f64);
+pub type BarPart<'a> = (&'a str, &'a dyn Fn(&Record) -> f64);
 
 /// Bars of one or more parts per node: the values of `parts`, in its order.
-pub fn bars(records: &[Record], title: &str, unit: &str, parts: &[Part]) -> Picture {
+pub fn bars(records: &[Record], title: &str, unit: &str, parts: &[BarPart]) -> Picture {
     let (left, top, row, width) = (84.0, 64.0, 28.0, 520.0);
     let sum = |record: &Record| parts.iter().map(|(_, part)| part(record)).sum::<f64>();
     let most = records.iter().map(sum).fold(1e-9, f64::max);

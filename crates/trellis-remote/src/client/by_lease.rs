@@ -71,14 +71,14 @@ pub(super) struct Changes<'a> {
     retry: Duration,
     pages: Vec<Page<'a>>,
     /// By the index of the request.
-    parts: BTreeMap<usize, Parts>,
+    parts: BTreeMap<usize, Remainder>,
     /// The protocol's client for each home: the leases and the open requests there.
     holders: BTreeMap<Host, Holder>,
 }
 
 /// What remains of a request.
 #[derive(Default)]
-struct Parts {
+struct Remainder {
     left: usize,
     failure: Option<Failure>,
     answer: Option<(Status, Body)>,
@@ -382,7 +382,7 @@ impl Client {
         page: Page<'_>,
         wanted: &[&Wanted<'_>],
         waits: &mut [Wait],
-        parts: &mut BTreeMap<usize, Parts>,
+        parts: &mut BTreeMap<usize, Remainder>,
         take: Take<'_>,
     ) {
         for change in page.changes {
@@ -519,7 +519,7 @@ impl<'a> Changes<'a> {
                 }
             }
         }
-        self.parts.insert(place, Parts { left: changes.len(), ..Parts::default() });
+        self.parts.insert(place, Remainder { left: changes.len(), ..Remainder::default() });
         for (from, at, what) in changes {
             let first = wanted.pointer.plus(from as u64).expect("it was cut where an address can name it");
             let offset = first.offset() - first.offset() % PAGE_BYTES;

@@ -53,7 +53,7 @@ pub struct PagesOptions {
 
 /// A change of some bytes of a page.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct PageChange<'a> {
     /// The page.
     pub page: PageName,
     /// The offset in the page.
@@ -147,7 +147,7 @@ impl Pages {
     /// # Errors
     ///
     /// A server's; some parts may have been written then.
-    pub fn write(&self, parts: &[Part<'_>]) -> Result<bool, PagesError> {
+    pub fn write(&self, parts: &[PageChange<'_>]) -> Result<bool, PagesError> {
         let _passage = self.beside_others();
         let is_ascending = parts.is_sorted_by(|before, after| {
             before.page < after.page || before.page == after.page && before.offset + before.bytes.len() <= after.offset
@@ -190,7 +190,7 @@ impl Pages {
     }
 
     /// Whether a part may be written without reading the page.
-    fn takes(&self, part: &Part<'_>) -> bool {
+    fn takes(&self, part: &PageChange<'_>) -> bool {
         let Place { object, page } = self.placement.of(part.page.1);
         let is_whole = part.bytes.len() == PAGE_BYTES;
         is_whole || self.object(part.page.0, object).is_none_or(|object| object.takes_part(page))
@@ -244,7 +244,7 @@ impl Pages {
         Ok(bytes.chunks_exact(PAGE_BYTES).map(<[u8]>::to_vec).collect())
     }
 
-    fn write_now(&self, parts: &[Part<'_>]) -> Result<(), PagesError> {
+    fn write_now(&self, parts: &[PageChange<'_>]) -> Result<(), PagesError> {
         let names = || parts.iter().map(|part| part.page).collect::<Vec<_>>();
         let mut places = Vec::with_capacity(parts.len());
         for part in parts {
@@ -256,10 +256,10 @@ impl Pages {
             object.begin(place.page);
             places.push((object, place.page));
         }
-        let at = |(object, page): &(Arc<Object>, u64), part: &Part<'_>| pointer_at(object, *page, part.offset);
+        let at = |(object, page): &(Arc<Object>, u64), part: &PageChange<'_>| pointer_at(object, *page, part.offset);
         // May be repeated: no other thread writes there meanwhile, so it writes the same bytes to the same place.
         let written = if self.joins {
-            let number = |part: &Part<'_>| (part.page.0, self.placement.of(part.page.1).object);
+            let number = |part: &PageChange<'_>| (part.page.0, self.placement.of(part.page.1).object);
             let parts: Vec<(At, &[u8])> =
                 places.iter().zip(parts).map(|(place, part)| ((number(part), at(place, part)), part.bytes)).collect();
             let joined = joining::joined(&parts);
@@ -334,8 +334,8 @@ impl Alone<'_> {
     ///
     /// A server's; some pages may have been written then.
     pub fn write(&self, pages: &[(PageName, &[u8; PAGE_BYTES])]) -> Result<(), PagesError> {
-        let parts: Vec<Part<'_>> =
-            pages.iter().map(|(page, bytes)| Part { page: *page, offset: 0, bytes: *bytes }).collect();
+        let parts: Vec<PageChange<'_>> =
+            pages.iter().map(|(page, bytes)| PageChange { page: *page, offset: 0, bytes: *bytes }).collect();
         self.pages.write_now(&parts)
     }
 

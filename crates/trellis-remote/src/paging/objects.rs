@@ -81,11 +81,11 @@ fn sentence(server: HostPrefix, first: u64, end: u64, error: &RemoteError) -> St
 
 /// A region's objects, for the pages of this process.
 pub struct Objects {
-    parts: Vec<Part>,
+    parts: Vec<ObjectSpan>,
     leased: Mutex<Option<Arc<LeasedPages>>>,
 }
 
-struct Part {
+struct ObjectSpan {
     server: HostPrefix,
     /// Its first page in the region.
     first: u64,
@@ -109,7 +109,7 @@ impl Objects {
         let part = |(number, object): (usize, &Pointer)| {
             let first = (number as u64 * each).min(pages);
             let server = HostPrefix { cluster: object.cluster(), host: object.home() };
-            Part { server, first, end: (first + each).min(pages) }
+            ObjectSpan { server, first, end: (first + each).min(pages) }
         };
         let mut opened = Objects { parts: objects.iter().enumerate().map(part).collect(), leased: Mutex::new(None) };
         let options = LeasedOptions { deadline, retry: RETRY, ..LeasedOptions::new(prefix, objects) };
@@ -122,22 +122,26 @@ impl Objects {
     }
 
     /// Groups pages by object.
-    fn each<'a>(&'a self, pages: &'a [u64]) -> impl Iterator<Item = (&'a Part, Vec<u64>)> {
-        let within = move |part: &'a Part| {
+    fn each<'a>(&'a self, pages: &'a [u64]) -> impl Iterator<Item = (&'a ObjectSpan, Vec<u64>)> {
+        let within = move |part: &'a ObjectSpan| {
             let own = pages.iter().filter(|page| (part.first..part.end).contains(page));
             (part, own.copied().collect::<Vec<u64>>())
         };
         self.parts.iter().map(within).filter(|(_, own)| !own.is_empty())
     }
 
-    fn with<T>(&self, part: &Part, work: impl FnOnce(&LeasedPages) -> Result<T, RemoteError>) -> Result<T, String> {
+    fn with<T>(
+        &self,
+        part: &ObjectSpan,
+        work: impl FnOnce(&LeasedPages) -> Result<T, RemoteError>,
+    ) -> Result<T, String> {
         let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let leased = leased.ok_or_else(|| format!("memory server {} is not asked any more", part.server))?;
         work(&leased).map_err(|error| part.sentence(&error))
     }
 }
 
-impl Part {
+impl ObjectSpan {
     fn sentence(&self, error: &RemoteError) -> String {
         sentence(self.server, self.first, self.end, error)
     }

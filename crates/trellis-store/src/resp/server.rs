@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use trellis_output::sockets;
 
-use super::commands::{self, After, Cursors, Lanes, Parts, Session};
+use super::commands::{self, After, Cursors, Lanes, RequestParts, Session};
 use super::connection::{Connection, Progress, Socket};
 use super::poll::{Event, Interest, Poll};
 use super::reply::Reply;
@@ -507,7 +507,7 @@ fn do_requests(shared: &Arc<Shared>, asker: waiting::Client, client: &mut Client
         };
         if !places.is_empty() {
             let (session, input, output) = connection.parts();
-            match commands::run(shared, session, Parts { bytes: input, places }, output) {
+            match commands::run(shared, session, RequestParts { bytes: input, places }, output) {
                 After::Next => {}
                 After::Close => connection.closing = true,
                 After::Wait(wait) => match waiting::start(shared, asker, wait) {

@@ -15,7 +15,7 @@ use trellis_store::stores::embedded::Embedded;
 use trellis_store::{Applied, Atomic, Capabilities, Change, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
 use super::super::layout::{PAGE_BYTES, REGION_BASE};
-use trellis_remote::pages::{PageName, Pages, PagesError, PagesOptions, Part};
+use trellis_remote::pages::{PageChange, PageName, Pages, PagesError, PagesOptions};
 
 /// The pause before a refused call is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -74,7 +74,7 @@ impl MemoryServers {
             return Ok(fenced);
         }
         operations.iter().try_for_each(|operation| self.check(operation))?;
-        let parts: Option<Vec<Part<'_>>> = operations.iter().map(part).collect();
+        let parts: Option<Vec<PageChange<'_>>> = operations.iter().map(part).collect();
         if let Some(parts) = parts
             && self.pages.write(&parts).map_err(|error| self.failed(&error))?
         {
@@ -227,11 +227,11 @@ fn address((_, page): PageName) -> u64 {
 }
 
 /// The write of a step that only writes all or part of a page.
-fn part(operation: &Operation) -> Option<Part<'_>> {
+fn part(operation: &Operation) -> Option<PageChange<'_>> {
     let Operation::Change { key, change } = operation else { return None };
     match change {
-        Change::Put(bytes) if bytes.len() == PAGE_BYTES => Some(Part { page: name(key), offset: 0, bytes }),
-        Change::PutRange { offset, bytes } => Some(Part { page: name(key), offset: *offset as usize, bytes }),
+        Change::Put(bytes) if bytes.len() == PAGE_BYTES => Some(PageChange { page: name(key), offset: 0, bytes }),
+        Change::PutRange { offset, bytes } => Some(PageChange { page: name(key), offset: *offset as usize, bytes }),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@
 
 use trellis_store::{Applied, Change, Expect, Operation, Outcome, Refused};
 
-use super::{Part, Place, Words, native};
+use super::{AccessPart, Place, Words, native};
 use crate::error::StoredError;
 use crate::layout::is_inside;
 
@@ -169,7 +169,7 @@ impl Words {
     }
 
     /// The parts of a number in the store; `None` for one that stays native.
-    unsafe fn number(&self, address: usize, bytes: usize) -> Result<Option<Vec<Part>>, StoredError> {
+    unsafe fn number(&self, address: usize, bytes: usize) -> Result<Option<Vec<AccessPart>>, StoredError> {
         let mut parts = Vec::new();
         let mut is_native = false;
         let mut note = |place: Place, _: usize, _: usize| match place {
@@ -204,14 +204,14 @@ impl Words {
         Ok(Some(parts))
     }
 
-    fn read(&self, parts: &[Part]) -> Result<u64, StoredError> {
-        let gets: Vec<Operation> = parts.iter().map(Part::get).collect();
+    fn read(&self, parts: &[AccessPart]) -> Result<u64, StoredError> {
+        let gets: Vec<Operation> = parts.iter().map(AccessPart::get).collect();
         Ok(number_of(parts, &self.apply(&gets)?))
     }
 
-    fn exchange(&self, address: usize, parts: &[Part], operand: u64, bytes: usize) -> Result<u64, StoredError> {
+    fn exchange(&self, address: usize, parts: &[AccessPart], operand: u64, bytes: usize) -> Result<u64, StoredError> {
         let new = operand.to_le_bytes();
-        let mut steps: Vec<Operation> = parts.iter().map(Part::get).collect();
+        let mut steps: Vec<Operation> = parts.iter().map(AccessPart::get).collect();
         steps.extend(parts.iter().map(|part| part.put(&new[..bytes])));
         let outcomes = self.apply(&steps)?;
         self.changed(address, parts);
@@ -219,7 +219,13 @@ impl Words {
     }
 
     /// Compares and swaps: `None` if the number was changed, otherwise its value.
-    fn swap(&self, parts: &[Part], expected: u64, desired: u64, bytes: usize) -> Result<Option<u64>, StoredError> {
+    fn swap(
+        &self,
+        parts: &[AccessPart],
+        expected: u64,
+        desired: u64,
+        bytes: usize,
+    ) -> Result<Option<u64>, StoredError> {
         let (old, new) = (expected.to_le_bytes(), desired.to_le_bytes());
         debug_assert!(bytes <= 8);
         let steps: Vec<Operation> = parts
@@ -251,7 +257,7 @@ impl Words {
     }
 }
 
-fn number_of(parts: &[Part], outcomes: &[Outcome]) -> u64 {
+fn number_of(parts: &[AccessPart], outcomes: &[Outcome]) -> u64 {
     let mut number = [0; 8];
     for (part, outcome) in parts.iter().zip(outcomes) {
         if let Outcome::Value(Some(found)) = outcome {

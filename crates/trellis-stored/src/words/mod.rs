@@ -56,7 +56,7 @@ struct Process {
 
 /// The part of an access that lies in one value.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct AccessPart {
     region: u32,
     page: u64,
     offset: u32,
@@ -65,7 +65,7 @@ struct Part {
     bytes: usize,
 }
 
-impl Part {
+impl AccessPart {
     fn key(&self) -> Key {
         Key::page(self.region, self.page)
     }
@@ -268,7 +268,7 @@ impl Words {
         if all_native {
             return Ok(());
         }
-        let gets: Vec<Operation> = parts.iter().map(Part::get).collect();
+        let gets: Vec<Operation> = parts.iter().map(AccessPart::get).collect();
         let outcomes = self.apply(&gets)?;
         for (part, outcome) in parts.iter().zip(outcomes) {
             let into = &mut into[part.at..part.at + part.bytes];
@@ -297,7 +297,7 @@ impl Words {
     }
 
     /// Records which bytes were stored.
-    fn changed(&self, address: usize, parts: &[Part]) {
+    fn changed(&self, address: usize, parts: &[AccessPart]) {
         for part in parts {
             if part.region == self.region {
                 if let Some(touched) = &self.touched {
@@ -385,7 +385,7 @@ impl Words {
 enum Place {
     /// In this process's own memory.
     Native,
-    Stored(Part),
+    Stored(AccessPart),
 }
 
 fn split_pages(region: u32, offset: u64, at: usize, bytes: usize, each: &mut dyn FnMut(Place, usize, usize)) {
@@ -394,7 +394,8 @@ fn split_pages(region: u32, offset: u64, at: usize, bytes: usize, each: &mut dyn
         let here = offset + done as u64;
         let in_page = (here % PAGE_BYTES as u64) as usize;
         let count = (PAGE_BYTES - in_page).min(bytes - done);
-        let part = Part { region, page: here / PAGE_BYTES as u64, offset: in_page as u32, at: at + done, bytes: count };
+        let part =
+            AccessPart { region, page: here / PAGE_BYTES as u64, offset: in_page as u32, at: at + done, bytes: count };
         each(Place::Stored(part), at + done, count);
         done += count;
     }
@@ -407,9 +408,9 @@ impl Copies for Words {
         Ok(Collected { named: named.into_iter().collect(), ..Collected::default() })
     }
 
-    fn staged(&self, _chunk: u64, _patches: &[Arc<Patch>]) {}
+    fn staged(&self, _redo_record: u64, _patches: &[Arc<Patch>]) {}
 
-    fn next_chunk(&self) -> u64 {
+    fn next_redo_record(&self) -> u64 {
         0
     }
 

@@ -32,14 +32,14 @@ pub(super) trait Source: Send {
 
 /// The parts of one fault, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Parts {
+pub(super) struct FaultTimes {
     pub(super) enter: f64,
     pub(super) directory: f64,
     pub(super) data: f64,
     pub(super) exit: f64,
 }
 
-impl Parts {
+impl FaultTimes {
     pub(super) fn total(&self) -> f64 {
         self.enter + self.directory + self.data + self.exit
     }
@@ -91,7 +91,7 @@ impl FaultServer for Pager {
 }
 
 /// Touches each of `pages` pages once.
-pub(super) fn run(catcher: Catcher, source: Box<dyn Source>, pages: usize) -> Result<Vec<Parts>, Failure> {
+pub(super) fn run(catcher: Catcher, source: Box<dyn Source>, pages: usize) -> Result<Vec<FaultTimes>, Failure> {
     let refused =
         |error: &dyn std::fmt::Display| Failure::new(exit::SYSTEM, format!("cannot catch page faults: {error}"));
     let bytes = pages.max(PAGES_MIN) * PAGE_BYTES;
@@ -109,7 +109,7 @@ pub(super) fn run(catcher: Catcher, source: Box<dyn Source>, pages: usize) -> Re
     touched
 }
 
-fn touch(region: &Region, pager: &Pager, pages: usize) -> Result<Vec<Parts>, Failure> {
+fn touch(region: &Region, pager: &Pager, pages: usize) -> Result<Vec<FaultTimes>, Failure> {
     let mut all = Vec::with_capacity(pages);
     for page in 0..pages {
         let place = region.base().wrapping_add(page * PAGE_BYTES);
@@ -123,7 +123,7 @@ fn touch(region: &Region, pager: &Pager, pages: usize) -> Result<Vec<Parts>, Fai
         is_page(page, &found.to_ne_bytes())?;
         let [entered, known, here] = pager.moments[page].each_ref().map(|moment| moment.load(Ordering::Relaxed));
         let us = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e3;
-        all.push(Parts {
+        all.push(FaultTimes {
             enter: us(start, entered),
             directory: us(entered, known),
             data: us(known, here),

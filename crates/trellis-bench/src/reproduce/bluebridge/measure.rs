@@ -14,7 +14,7 @@ use trellis_switch::lab::Lab;
 use trellis_switch::switches;
 
 use super::disk::Disk;
-use super::fault::{self, Parts, Source};
+use super::fault::{self, FaultTimes, Source};
 use super::requests::{self, Requests};
 use crate::bench::figures::p50;
 use crate::bench::switch::latency::{Directory, client_in, pages_in, up};
@@ -211,7 +211,7 @@ fn faults(task: &PaperTask, lab: &Lab, found: &mut PaperFound) -> Result<(), Fai
     let in_kernel = pages_in(lab, "c1", "s3", task.pages, Answers::Kernel);
     let sources = Sources { lab, pages, directory, in_kernel, disk: Disk::make(task.pages)? };
     let mut reads = Vec::new();
-    let mut all: BTreeMap<Condition, Vec<Vec<Parts>>> = BTreeMap::new();
+    let mut all: BTreeMap<Condition, Vec<Vec<FaultTimes>>> = BTreeMap::new();
     for _ in 0..task.runs {
         reads.push(plain_reads(lab, pages)?);
         for condition in Condition::ALL {
@@ -233,13 +233,13 @@ fn faults(task: &PaperTask, lab: &Lab, found: &mut PaperFound) -> Result<(), Fai
     found.read_us_p50 = p50(reads.concat());
     let rounds = |condition| -> Vec<f64> {
         let runs = all.get(&condition).map_or(&[][..], Vec::as_slice);
-        runs.iter().map(|run| p50(run.iter().map(Parts::total))).collect()
+        runs.iter().map(|run| p50(run.iter().map(FaultTimes::total))).collect()
     };
     found.directory_over_switch = ratio(&rounds(Condition::WithDirectory), &rounds(Condition::WithoutDirectory));
     for (condition, runs) in &all {
-        let spread = |part: fn(&Parts) -> f64| Spread::of(runs.iter().flatten().map(part).collect());
+        let spread = |part: fn(&FaultTimes) -> f64| Spread::of(runs.iter().flatten().map(part).collect());
         let faults = Faults {
-            total: spread(Parts::total),
+            total: spread(FaultTimes::total),
             enter: spread(|parts| parts.enter),
             directory: spread(|parts| parts.directory),
             data: spread(|parts| parts.data),

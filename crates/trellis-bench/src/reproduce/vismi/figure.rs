@@ -145,7 +145,7 @@ mod tests {
 
     /// A part of a bar, as it is in the file.
     #[derive(Debug)]
-    struct Part {
+    struct BarPart {
         class: String,
         x: f64,
         y: f64,
@@ -154,13 +154,13 @@ mod tests {
         tip: String,
     }
 
-    fn parts(text: &str) -> Vec<Part> {
+    fn parts(text: &str) -> Vec<BarPart> {
         let read = |line: &str| {
             let attribute = |name: &str| line.split_once(&format!(" {name}=\""))?.1.split('"').next();
             let number = |name: &str| attribute(name).and_then(|digits| digits.parse::<f64>().ok());
             let tip = line.split_once("<title>")?.1.strip_suffix("</title></rect>")?.to_owned();
             let class = attribute("class")?.to_owned();
-            Some(Part {
+            Some(BarPart {
                 class,
                 x: number("x")?,
                 y: number("y")?,
@@ -189,7 +189,7 @@ mod tests {
         let rows = [example(Program::Lu, 1), example(Program::Lu, 2), uneven, idle];
         let text = draw(&rows).into_file();
         let parts = parts(&text);
-        let mut bars: BTreeMap<String, Vec<&Part>> = BTreeMap::new();
+        let mut bars: BTreeMap<String, Vec<&BarPart>> = BTreeMap::new();
         for part in &parts {
             let (bar, what) = part.tip.rsplit_once(", ").expect("program, node, part");
             let word = what.split(':').next().expect("a word");

@@ -189,12 +189,12 @@ impl Session {
 
 /// The parts of a request.
 #[derive(Clone, Copy)]
-pub(super) struct Parts<'a> {
+pub(super) struct RequestParts<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) places: &'a [Place],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> RequestParts<'a> {
     fn len(&self) -> usize {
         self.places.len()
     }
@@ -234,13 +234,13 @@ pub(super) enum After {
 pub(super) struct Call<'a> {
     shared: &'a Shared,
     session: &'a mut Session,
-    parts: Parts<'a>,
+    parts: RequestParts<'a>,
     reply: Reply<'a>,
     after: After,
 }
 
 /// Carries out a request.
-pub(super) fn run(shared: &Shared, session: &mut Session, parts: Parts, out: &mut Vec<u8>) -> After {
+pub(super) fn run(shared: &Shared, session: &mut Session, parts: RequestParts, out: &mut Vec<u8>) -> After {
     let three = session.three;
     let mut upper = [0; 24];
     let name = parts.get(0);
@@ -280,7 +280,7 @@ fn check(
     shared: &Shared,
     session: &Session,
     command: Option<&'static Command>,
-    parts: Parts,
+    parts: RequestParts,
 ) -> Result<&'static Command, Failure> {
     let allowed = |command: &Command| session.known || matches!(command.0, "AUTH" | "HELLO" | "QUIT" | "RESET");
     if !session.known && !command.is_some_and(allowed) {

@@ -3,7 +3,7 @@
 //! This holds if one thread serves every client and the store is in this process. In all other cases `MULTI` is refused,
 //! because its promise would not be kept.
 
-use super::{After, Call, Failure, Parts};
+use super::{After, Call, Failure, RequestParts};
 use crate::key::Key;
 use crate::resp::request::Place;
 
@@ -33,7 +33,7 @@ impl Transaction {
     }
 
     /// Queues a command.
-    pub(super) fn keep(&mut self, parts: Parts) -> Result<(), Failure> {
+    pub(super) fn keep(&mut self, parts: RequestParts) -> Result<(), Failure> {
         if parts.is(0, "TRELLIS.APPLY") || parts.is(0, "HELLO") {
             self.spoiled = true;
             return Err(Failure::Text("ERR this command cannot be part of a transaction"));
@@ -93,7 +93,7 @@ pub(super) fn execute(call: &mut Call) -> Result<(), Failure> {
     }
     let mut answers = Vec::new();
     for (bytes, places) in &transaction.commands {
-        let parts = Parts { bytes, places };
+        let parts = RequestParts { bytes, places };
         if let After::Close = super::run(call.shared, call.session, parts, &mut answers) {
             call.after = After::Close;
         }

@@ -12,7 +12,7 @@ const LINE_BYTES_MAX: usize = 1 << 16;
 /// The maximum nesting of answers.
 const DEPTH_MAX: u32 = 8;
 /// How much is read at once.
-const CHUNK_BYTES: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,7 +149,7 @@ impl Replies {
         self.buffer.drain(..self.at);
         self.at = 0;
         let kept = self.buffer.len();
-        self.buffer.resize(kept + CHUNK_BYTES, 0);
+        self.buffer.resize(kept + READ_BYTES, 0);
         let read = loop {
             match stream.read(&mut self.buffer[kept..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

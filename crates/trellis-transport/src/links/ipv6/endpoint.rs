@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::Address;
 use crate::links::descriptors::Descriptor;
-use crate::links::tcp::sockets::{Part, set_option, socket_address, widen};
+use crate::links::tcp::sockets::{IoVec, set_option, socket_address, widen};
 
 /// `UDP_NO_CHECK6_RX` (linux/udp.h), which `libc` does not have.
 const UDP_NO_CHECK6_RX: i32 = 102;
@@ -105,8 +105,8 @@ impl Endpoint {
     #[inline]
     pub fn send(&self, way: &Way, parts: &[&[u8]]) -> io::Result<bool> {
         assert!(parts.len() <= PARTS_MAX, "a datagram of {} parts, and at most {PARTS_MAX} are sent", parts.len());
-        let parts: [Part; PARTS_MAX] =
-            std::array::from_fn(|place| parts.get(place).map_or(Part::EMPTY, |bytes| Part::of(bytes)));
+        let parts: [IoVec; PARTS_MAX] =
+            std::array::from_fn(|place| parts.get(place).map_or(IoVec::EMPTY, |bytes| IoVec::of(bytes)));
         let to = socket_address(&SocketAddrV6::new(Ipv6Addr::from(way.to), way.port, 0, 0).into());
         let mut control = Control([0; CONTROL_WORDS]);
         // SAFETY: a message header of zeros is a valid empty one.

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use super::sockets::{self, Part, Received};
+use super::sockets::{self, IoVec, Received};
 use crate::links::descriptors::Descriptor;
 use crate::links::{Lost, Placement, Sink};
 use crate::wrap::protection::{Opener, TAG_BYTES};
@@ -200,13 +200,13 @@ impl Connection {
         let body_rest = body.bytes.saturating_sub(body.received);
         let tag_from = body.received.saturating_sub(body.bytes);
         let mut parts = [
-            Part::write(body.pointer.wrapping_add(body.bytes - body_rest), body_rest),
-            Part::write(body.tag[tag_from..].as_mut_ptr(), body.tag_bytes - tag_from),
-            Part::write(self.staging.as_mut_ptr(), STAGING_BYTES),
+            IoVec::write(body.pointer.wrapping_add(body.bytes - body_rest), body_rest),
+            IoVec::write(body.tag[tag_from..].as_mut_ptr(), body.tag_bytes - tag_from),
+            IoVec::write(self.staging.as_mut_ptr(), STAGING_BYTES),
         ];
-        let wanted = parts.iter().map(Part::bytes).sum();
-        // SAFETY: the body is writable by the sink's promise, or is the inline buffer; tag and staging belong to
-        // `self`; the two subtractions above keep the bounds.
+        let wanted = parts.iter().map(IoVec::bytes).sum();
+        // SAFETY: the body is writable by the sink's promise, or is our inline buffer; tag and staging are ours; the
+        // two subtractions above keep the bounds.
         (unsafe { sockets::receive_parts(socket, &mut parts) }, wanted)
     }
 

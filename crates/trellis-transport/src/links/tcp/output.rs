@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::sockets::{self, Part, Sent};
+use super::sockets::{self, IoVec, Sent};
 use crate::links::descriptors::Descriptor;
 use crate::links::{Lost, Payload, SendError};
 use crate::wrap::protection::{Sealer, TAG_BYTES, WIRE_HEADER_BYTES_MAX};
@@ -184,7 +184,7 @@ impl Output {
                 break;
             }
             let (parts, count) = self.parts();
-            let wanted: usize = parts[..count].iter().map(Part::bytes).sum();
+            let wanted: usize = parts[..count].iter().map(IoVec::bytes).sum();
             // SAFETY: owned segments are readable; pinned ones are by the promise of `Payload::Pinned`.
             match unsafe { sockets::send_parts(socket.raw(), &parts[..count]) } {
                 Sent::Bytes(sent) => {
@@ -215,7 +215,7 @@ impl Output {
             Payload::Copy(bytes) => (bytes.as_ptr(), bytes.len()),
             Payload::Pinned(pointer, bytes) => (pointer, bytes),
         };
-        let mut parts = [Part::of(&wire_header[..header_bytes]), Part::EMPTY, Part::EMPTY];
+        let mut parts = [IoVec::of(&wire_header[..header_bytes]), IoVec::EMPTY, IoVec::EMPTY];
         let mut tag = [0; TAG_BYTES];
         let mut count = 1;
         let mut total = header_bytes + body_bytes;
@@ -224,16 +224,16 @@ impl Output {
             let body = unsafe { std::slice::from_raw_parts(pointer, body_bytes) };
             count = 2;
             match sealer.security() {
-                Security::Plain => parts[1] = Part::of(body),
+                Security::Plain => parts[1] = IoVec::of(body),
                 Security::Signed => {
                     tag = sealer.sign_body(body);
-                    parts[1] = Part::of(body);
-                    parts[2] = Part::of(&tag);
+                    parts[1] = IoVec::of(body);
+                    parts[2] = IoVec::of(&tag);
                     (count, total) = (3, total + TAG_BYTES);
                 }
                 Security::Sealed => {
                     seal_into(sealer, body, &mut self.scratch);
-                    parts[1] = Part::of(&self.scratch);
+                    parts[1] = IoVec::of(&self.scratch);
                     total += TAG_BYTES;
                 }
             }
@@ -342,8 +342,8 @@ impl Output {
     }
 
     /// The first segments of the wire, ready for one system call.
-    fn parts(&self) -> ([Part; PARTS_MAX], usize) {
-        let mut parts = [Part::EMPTY; PARTS_MAX];
+    fn parts(&self) -> ([IoVec; PARTS_MAX], usize) {
+        let mut parts = [IoVec::EMPTY; PARTS_MAX];
         let mut count = 0;
         for (part, segment) in parts.iter_mut().zip(&self.wire) {
             *part = if count == 0 { segment.part_after(self.wire_sent) } else { segment.part() };
@@ -407,17 +407,17 @@ impl Segment {
         Segment::Short { bytes, length: source.len(), counted: 0 }
     }
 
-    fn part(&self) -> Part {
+    fn part(&self) -> IoVec {
         self.part_after(0)
     }
 
-    fn part_after(&self, sent: usize) -> Part {
+    fn part_after(&self, sent: usize) -> IoVec {
         match self {
-            Segment::Short { bytes, length, .. } => Part::of(&bytes[sent..*length]),
-            Segment::Owned { bytes, .. } => Part::of(&bytes[sent..]),
+            Segment::Short { bytes, length, .. } => IoVec::of(&bytes[sent..*length]),
+            Segment::Owned { bytes, .. } => IoVec::of(&bytes[sent..]),
             Segment::Pinned { pointer, length, .. } => {
                 assert!(sent <= *length);
-                Part::read(pointer.wrapping_add(sent), *length - sent)
+                IoVec::read(pointer.wrapping_add(sent), *length - sent)
             }
         }
     }

@@ -35,21 +35,21 @@ pub(in crate::links) enum Sent {
 /// A part of memory to send from or receive into.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(in crate::links) struct Part(libc::iovec);
+pub(in crate::links) struct IoVec(libc::iovec);
 
-impl Part {
-    pub(in crate::links) const EMPTY: Part = Part(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
+impl IoVec {
+    pub(in crate::links) const EMPTY: IoVec = IoVec(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
 
-    pub(in crate::links) fn read(pointer: *const u8, bytes: usize) -> Part {
-        Part(libc::iovec { iov_base: pointer.cast_mut().cast(), iov_len: bytes })
+    pub(in crate::links) fn read(pointer: *const u8, bytes: usize) -> IoVec {
+        IoVec(libc::iovec { iov_base: pointer.cast_mut().cast(), iov_len: bytes })
     }
 
-    pub(in crate::links) fn of(bytes: &[u8]) -> Part {
-        Part::read(bytes.as_ptr(), bytes.len())
+    pub(in crate::links) fn of(bytes: &[u8]) -> IoVec {
+        IoVec::read(bytes.as_ptr(), bytes.len())
     }
 
-    pub(in crate::links) fn write(pointer: *mut u8, bytes: usize) -> Part {
-        Part(libc::iovec { iov_base: pointer.cast(), iov_len: bytes })
+    pub(in crate::links) fn write(pointer: *mut u8, bytes: usize) -> IoVec {
+        IoVec(libc::iovec { iov_base: pointer.cast(), iov_len: bytes })
     }
 
     pub(in crate::links) fn bytes(&self) -> usize {
@@ -97,7 +97,7 @@ pub(in crate::links) fn receive(socket: RawFd, room: &mut [u8]) -> Received {
 /// # Safety
 ///
 /// Every part must be writable for its whole length.
-pub(in crate::links) unsafe fn receive_parts(socket: RawFd, parts: &mut [Part]) -> Received {
+pub(in crate::links) unsafe fn receive_parts(socket: RawFd, parts: &mut [IoVec]) -> Received {
     // SAFETY: a message header of zeros is a valid empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr().cast();
@@ -117,7 +117,7 @@ pub(in crate::links) unsafe fn receive_parts(socket: RawFd, parts: &mut [Part]) 
 ///
 /// Every part must be readable for its whole length.
 #[inline]
-pub(in crate::links) unsafe fn send_parts(socket: RawFd, parts: &[Part]) -> Sent {
+pub(in crate::links) unsafe fn send_parts(socket: RawFd, parts: &[IoVec]) -> Sent {
     // SAFETY: a message header of zeros is a valid empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut().cast();
@@ -141,7 +141,7 @@ pub(in crate::links) unsafe fn send_parts(socket: RawFd, parts: &[Part]) -> Sent
 /// Sends a short message that an empty socket takes whole; anything less is a failure.
 pub(in crate::links) fn send_whole(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: a slice is readable.
-    match unsafe { send_parts(socket, &[Part::of(bytes)]) } {
+    match unsafe { send_parts(socket, &[IoVec::of(bytes)]) } {
         Sent::Bytes(count) if count == bytes.len() => Ok(()),
         Sent::Bytes(_) => Err(io::Error::from(io::ErrorKind::WriteZero)),
         Sent::Failed(error) => Err(error),

@@ -21,7 +21,7 @@ use super::datagram::{Content, HEAD_BYTES_MAX, Introduction, OVERHEAD_BYTES, Wri
 use super::delivery::{Acknowledgement, Arrival, Fragment, Inconsistent, Nanoseconds, Plan, Sender};
 use super::multicast_datagram as multicast;
 use super::sockets::{self, Outcome, Wire};
-use crate::links::tcp::sockets::Part;
+use crate::links::tcp::sockets::IoVec;
 use crate::links::{Lost, Payload, SendError};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
@@ -130,7 +130,7 @@ impl Common {
     ) -> Outcome {
         let part = self.frame().part(fragment);
         if writer.is_plain() {
-            let parts = [Part::of(head), part];
+            let parts = [IoVec::of(head), part];
             // SAFETY: the head is a slice; the part is common bytes or readable by the promise of `Payload::Pinned`.
             return unsafe { wire.send(now, &parts[..1 + usize::from(part.bytes() > 0)]) };
         }
@@ -170,13 +170,13 @@ impl Frame {
     }
 
     /// The bytes of a fragment, in place.
-    fn part(&self, fragment: &Fragment) -> Part {
+    fn part(&self, fragment: &Fragment) -> IoVec {
         let range = fragment.range();
         match &self.body {
-            Body::Nothing => Part::EMPTY,
-            Body::Copied(bytes) => Part::of(&bytes[range]),
-            Body::Common(bytes) => Part::of(&bytes[range]),
-            Body::Pinned(pointer) => Part::read(pointer.wrapping_add(range.start), range.len()),
+            Body::Nothing => IoVec::EMPTY,
+            Body::Copied(bytes) => IoVec::of(&bytes[range]),
+            Body::Common(bytes) => IoVec::of(&bytes[range]),
+            Body::Pinned(pointer) => IoVec::read(pointer.wrapping_add(range.start), range.len()),
         }
     }
 }
@@ -547,10 +547,10 @@ impl Output {
             heard: self.hears,
             introduction: None,
         };
-        let part = fragment.map_or(Part::EMPTY, |(fragment, frame)| frame.part(&fragment));
+        let part = fragment.map_or(IoVec::EMPTY, |(fragment, frame)| frame.part(&fragment));
         let head = connection.writer.head(&content);
         if connection.writer.is_plain() {
-            let parts = [Part::of(head.bytes()), part];
+            let parts = [IoVec::of(head.bytes()), part];
             let count = 1 + usize::from(part.bytes() > 0);
             // SAFETY: the head is local; the part is a copied body or readable by the promise of `Payload::Pinned`.
             return unsafe { connection.wire.send(now, &parts[..count]) };
@@ -577,7 +577,7 @@ impl Output {
 /// # Safety
 ///
 /// The part must be readable.
-unsafe fn append(datagram: &mut Vec<u8>, part: &Part) {
+unsafe fn append(datagram: &mut Vec<u8>, part: &IoVec) {
     datagram.reserve(part.bytes() + 16);
     // SAFETY: the caller's promise, and there is room.
     unsafe {

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use super::delivery::Nanoseconds;
 use crate::links::descriptors::Descriptor;
 use crate::links::roster::lock;
-use crate::links::tcp::sockets::{self, Part, Received, Sent, option, set_option, socket_address, widen};
+use crate::links::tcp::sockets::{self, IoVec, Received, Sent, option, set_option, socket_address, widen};
 use crate::wrap::faulty::{Faults, Faulty};
 
 /// The size of packets that every network path is assumed to carry. A larger size is not trusted: a router on the path
@@ -65,7 +65,7 @@ impl Wire {
     ///
     /// Every part must be readable for its whole length.
     #[inline]
-    pub(super) unsafe fn send(&self, now: Nanoseconds, parts: &[Part]) -> Outcome {
+    pub(super) unsafe fn send(&self, now: Nanoseconds, parts: &[IoVec]) -> Outcome {
         match &self.faulty {
             // SAFETY: the caller's promise.
             None => unsafe { send_once(self.socket.raw(), parts) },
@@ -76,7 +76,7 @@ impl Wire {
 
     pub(super) fn send_bytes(&self, now: Nanoseconds, bytes: &[u8]) -> Outcome {
         // SAFETY: a slice is readable.
-        unsafe { self.send(now, &[Part::of(bytes)]) }
+        unsafe { self.send(now, &[IoVec::of(bytes)]) }
     }
 
     /// Sends the datagrams that a faulty network held back until now.
@@ -102,7 +102,7 @@ impl Wire {
     ///
     /// As [`Self::send`].
     #[cold]
-    unsafe fn send_faulty(&self, faulty: &Mutex<Faulty>, now: Nanoseconds, parts: &[Part]) -> Outcome {
+    unsafe fn send_faulty(&self, faulty: &Mutex<Faulty>, now: Nanoseconds, parts: &[IoVec]) -> Outcome {
         let mut datagram = Vec::new();
         for part in parts {
             // SAFETY: the caller's promise.
@@ -119,7 +119,7 @@ impl Wire {
 
     fn send_plainly(&self, bytes: &[u8]) -> Outcome {
         // SAFETY: a slice is readable.
-        unsafe { send_once(self.socket.raw(), &[Part::of(bytes)]) }
+        unsafe { send_once(self.socket.raw(), &[IoVec::of(bytes)]) }
     }
 }
 
@@ -127,7 +127,7 @@ impl Wire {
 ///
 /// As [`Wire::send`].
 #[inline]
-unsafe fn send_once(socket: RawFd, parts: &[Part]) -> Outcome {
+unsafe fn send_once(socket: RawFd, parts: &[IoVec]) -> Outcome {
     // SAFETY: the caller's promise.
     match unsafe { sockets::send_parts(socket, parts) } {
         // A datagram is sent whole or not at all, and none of this link is empty.
