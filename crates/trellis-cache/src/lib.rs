@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`frames`] | which pages are in memory, in which state, and which is evicted next |
+//! | [`page_frames`] | which pages are in memory, in which state, and which is evicted next |
 //! | [`readahead`] | which pages are fetched before they are touched |
 //! | [`fault_threads`] | the threads that serve faults |
 //! | [`patch`] | the changes of a page |
@@ -13,7 +13,7 @@
 
 pub mod end;
 pub mod fault_threads;
-pub mod frames;
+pub mod page_frames;
 pub mod patch;
 pub mod readahead;
 mod thread;

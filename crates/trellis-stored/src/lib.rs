@@ -19,7 +19,7 @@
 //! memory than `cache_bytes_max`.
 
 pub use trellis_cache::end;
-pub(crate) use trellis_cache::{fault_threads, frames, readahead};
+pub(crate) use trellis_cache::{fault_threads, page_frames, readahead};
 
 pub(crate) mod closable;
 pub mod coherence;

@@ -20,9 +20,9 @@ use super::coherence::keys;
 use super::end;
 use super::synchronisation::member::{self, MemberRecord};
 
-/// The maximum number of chunks that are listed and removed at once.
-const CHUNKS_AT_ONCE: usize = 512;
-/// The number of looks after the first that must find no new heartbeat.
+/// How many redo records are listed and removed at once.
+const RECORDS_AT_ONCE: usize = 512;
+/// How many looks after the first must find no new heartbeat.
 const SILENT_LOOKS: u32 = 2;
 
 /// What this process has observed of the other members' silence.
@@ -105,53 +105,56 @@ impl Liveness {
         Ok(matches!(self.store.apply(&steps, Some(&member::guard(self.region, self.me)))?, Applied::Done(_)))
     }
 
-    /// The members that have a record, or chunks of releases in the store. This takes two calls, and more if there are
-    /// hundreds.
+    /// The members that have a record, or redo records of releases in the store. Two calls, more if there are hundreds.
     pub(crate) fn members(&self) -> Result<Vec<u64>, StoreError> {
         let mut members = BTreeSet::new();
         let mut from = 1;
         loop {
-            let some = self.store.numbers(self.region, Kind::Member, from, CHUNKS_AT_ONCE)?;
+            let some = self.store.numbers(self.region, Kind::Member, from, RECORDS_AT_ONCE)?;
             members.extend(some.iter().copied());
             match some.last() {
-                Some(last) if some.len() == CHUNKS_AT_ONCE => from = last + 1,
+                Some(last) if some.len() == RECORDS_AT_ONCE => from = last + 1,
                 _ => break,
             }
         }
-        self.each_chunk(0, u64::MAX, &mut |numbers| {
-            members.extend(numbers.iter().map(|number| keys::member_of_chunk(*number)));
+        self.each_redo_record(0, u64::MAX, &mut |numbers| {
+            members.extend(numbers.iter().map(|number| keys::member_of_redo_record(*number)));
             Ok(())
         })?;
         Ok(members.into_iter().collect())
     }
 
-    /// Removes the chunks of a member that is gone, except those that are committed: the process that finishes that
-    /// release removes them. Returns how many were removed.
-    pub(crate) fn remove_chunks(&self, member: u64) -> Result<u64, StoreError> {
-        // The member is gone, so it will never commit what it has not committed by now.
+    /// Removes the redo records of a member that is gone, except those that are committed: the process that finishes
+    /// that release removes them. Returns how many were removed.
+    pub(crate) fn remove_redo_records(&self, member: u64) -> Result<u64, StoreError> {
+        // The member is gone, so what it has not committed by now it never will.
         let pending = self.store.get_many(&[keys::pending(self.region)])?.pop().flatten();
         let committed: BTreeSet<u64> = match pending.as_deref().map(Pending::decode) {
             None => BTreeSet::new(),
-            Some(Ok(pending)) => pending.chunks.into_iter().collect(),
+            Some(Ok(pending)) => pending.redo_records.into_iter().collect(),
             // The record cannot be decoded; the next acquire reports this.
             Some(Err(_)) => return Ok(0),
         };
         let mut removed = 0;
-        self.each_chunk(keys::chunk_number(member, 0), keys::chunk_number(member + 1, 0), &mut |numbers| {
-            let key = |number: &u64| keys::chunk(self.region, *number);
-            let delete = |number| Operation::Change { key: key(number), change: Change::Delete };
-            let steps: Vec<Operation> =
-                numbers.iter().filter(|number| !committed.contains(number)).map(delete).collect();
-            removed += steps.len() as u64;
-            for some in steps.chunks(self.store.capabilities().operations_max.clamp(1, CHUNKS_AT_ONCE)) {
-                self.store.apply(some, None)?;
-            }
-            Ok(())
-        })?;
+        self.each_redo_record(
+            keys::redo_record_number(member, 0),
+            keys::redo_record_number(member + 1, 0),
+            &mut |numbers| {
+                let key = |number: &u64| keys::redo_record(self.region, *number);
+                let delete = |number| Operation::Change { key: key(number), change: Change::Delete };
+                let steps: Vec<Operation> =
+                    numbers.iter().filter(|number| !committed.contains(number)).map(delete).collect();
+                removed += steps.len() as u64;
+                for some in steps.chunks(self.store.capabilities().operations_max.clamp(1, RECORDS_AT_ONCE)) {
+                    self.store.apply(some, None)?;
+                }
+                Ok(())
+            },
+        )?;
         Ok(removed)
     }
 
-    fn each_chunk(
+    fn each_redo_record(
         &self,
         first: u64,
         end: u64,
@@ -159,13 +162,13 @@ impl Liveness {
     ) -> Result<(), StoreError> {
         let mut from = first;
         loop {
-            let some = self.store.numbers(self.region, Kind::Staged, from, CHUNKS_AT_ONCE)?;
+            let some = self.store.numbers(self.region, Kind::Staged, from, RECORDS_AT_ONCE)?;
             let inside: Vec<u64> = some.iter().copied().take_while(|number| *number < end).collect();
             if inside.is_empty() {
                 return Ok(());
             }
             each(&inside)?;
-            if some.len() < CHUNKS_AT_ONCE || inside.len() < some.len() {
+            if some.len() < RECORDS_AT_ONCE || inside.len() < some.len() {
                 return Ok(());
             }
             from = inside.last().map_or(u64::MAX, |last| last + 1);

@@ -205,7 +205,7 @@ impl Memory {
         let liveness = Liveness::new(Arc::clone(&self.opened.store), self.opened.number, self.opened.member);
         let members = liveness.members()?;
         for member in liveness.gone(&members, Instant::now())? {
-            liveness.remove_chunks(member)?;
+            liveness.remove_redo_records(member)?;
         }
         if let Some(heap) = self.heap.get() {
             heap.take_over_dead().map_err(|error| StoredError::Argument(error.to_string()))?;

@@ -130,17 +130,17 @@ fn processes_that_are_killed_leave_nothing_behind() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!said.contains("panicked"), "killed at {at}: {said}");
         let details = region::stat(&*looking, "recovery").expect("readable").expect("it is there");
-        staged += details.staged_chunks;
+        staged += details.redo_records;
         if output.status.success() {
             break;
         }
         killed += 1;
     }
-    assert!(killed > 5 && staged > 0, "{killed} were killed, and left {staged} chunks");
+    assert!(killed > 5 && staged > 0, "{killed} were killed, and left {staged} redo records");
     let last = killed_at(&url, 0);
     assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
     let details = region::stat(&*looking, "recovery").expect("readable").expect("it is there");
-    assert_eq!((details.staged_chunks, details.is_pending), (0, false), "nothing is left of what was not committed");
+    assert_eq!((details.redo_records, details.is_pending), (0, false), "nothing is left of what was not committed");
     assert_eq!(details.members, [], "nor of who was killed");
     // Four blocks of up to 313 KiB and twenty of 5 KiB are 330 pages at most; what is free was used once.
     assert!(details.pages < 2600, "{} pages for 330, after {killed} were killed", details.pages);

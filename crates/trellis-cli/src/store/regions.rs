@@ -150,7 +150,7 @@ fn table(regions: &[Summary]) -> String {
 }
 
 fn described(details: &Details) -> String {
-    let Details { summary, pages, releases, synchronisation_keys, heap_keys, staged_chunks, is_pending, members } =
+    let Details { summary, pages, releases, synchronisation_keys, heap_keys, redo_records, is_pending, members } =
         details;
     let page_bytes = u64::from(summary.header.page_bytes);
     let mut text = format!(
@@ -166,9 +166,9 @@ fn described(details: &Details) -> String {
         pages,
         byte_text((pages * page_bytes) as f64),
     );
-    if *staged_chunks > 0 || *is_pending {
+    if *redo_records > 0 || *is_pending {
         let state = if *is_pending { "committed; the next process finishes it" } else { "not committed" };
-        text += &format!("release       {staged_chunks} chunks lie aside, {state}\n");
+        text += &format!("release       {redo_records} redo records are staged, {state}\n");
     }
     match members.as_slice() {
         [] => text += "used by       nobody\n",
@@ -194,7 +194,7 @@ fn details_json(details: &Details) -> Value {
     object["releases"] = details.releases.into();
     object["synchronisation_keys"] = details.synchronisation_keys.into();
     object["heap_keys"] = details.heap_keys.into();
-    object["staged_chunks"] = details.staged_chunks.into();
+    object["redo_records"] = details.redo_records.into();
     object["pending"] = details.is_pending.into();
     let members = details
         .members

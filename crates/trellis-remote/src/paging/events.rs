@@ -7,7 +7,7 @@ use std::sync::Weak;
 
 use super::Paging;
 use crate::leased::Events;
-use trellis_cache::frames::State;
+use trellis_cache::page_frames::State;
 
 /// The source of pages outlives the region: an event for a region that is gone is dropped.
 impl Events for Weak<Paging> {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use trellis_memory::{Access, FAULT_BATCH, Fault};
 
 use super::{Paging, State as Shared};
-use trellis_cache::frames::{State, Table};
+use trellis_cache::page_frames::{State, Table};
 use trellis_cache::readahead::Window;
 use trellis_record::FaultKind;
 

@@ -12,7 +12,7 @@ use trellis_memory::Access;
 
 use super::faults::Begun;
 use super::{HOLD, Paging, State as Shared};
-use trellis_cache::frames::{State, Table, runs};
+use trellis_cache::page_frames::{State, Table, runs};
 use trellis_cache::readahead::Window;
 
 impl Paging {

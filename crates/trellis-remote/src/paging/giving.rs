@@ -10,7 +10,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{HOLD, Paging, State as Shared};
-use trellis_cache::frames::{State, Table, runs};
+use trellis_cache::page_frames::{State, Table, runs};
 
 /// The recalled pages that can be returned.
 struct Due {

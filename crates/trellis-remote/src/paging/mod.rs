@@ -25,7 +25,7 @@
 //! there, a request to the home here), what an eviction writes (differences and chunks there; the page here), who waits
 //! for a page that is being returned (no thread there, every thread here), and what arrives from outside and when
 //! (notices at an acquire there, at any moment here): more hooks than driver. The second was chosen: each has a driver of
-//! its own around common parts, namely the table of frames with its second chance ([`trellis_cache::frames`]), the
+//! its own around common parts, namely the table of frames with its second chance ([`trellis_cache::page_frames`]), the
 //! read-ahead ([`trellis_cache::readahead`]) and the threads ([`trellis_cache::fault_threads`]).
 
 mod events;
@@ -48,7 +48,7 @@ use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use trellis_memory::{MapError, Region};
 
 use trellis_cache::fault_threads::FaultThreads;
-use trellis_cache::frames::{self, Measure, Table, runs};
+use trellis_cache::page_frames::{self, Measure, Table, runs};
 use trellis_cache::readahead::ReadAhead;
 use trellis_record::{FaultKind, LiveCounters};
 
@@ -314,7 +314,8 @@ impl Paging {
     /// The pages beside this one that this process owns.
     fn owned_around(&self, page: u64) -> (u64, u64) {
         let state = self.state();
-        let is_owned = |page: &u64| state.table.state(*page) == frames::State::Dirty || state.table.is_writing(*page);
+        let is_owned =
+            |page: &u64| state.table.state(*page) == page_frames::State::Dirty || state.table.is_writing(*page);
         let first = (0..page).rev().take_while(is_owned).last().unwrap_or(page);
         let last = (page + 1..state.table.pages()).take_while(is_owned).last().unwrap_or(page);
         (first, last)

@@ -1,4 +1,4 @@
-//! The encoded forms of changes: patches of pages, entries of the log, chunks, and the pending release.
+//! The encoded forms of changes: patches of pages, entries of the log, redo records, and the pending release.
 //!
 //! Promises: decoding returns what was encoded. Invalid bytes are refused with a phrase and never trusted, and a length
 //! in them causes no allocation beyond the bytes themselves. It must never touch a store.
@@ -51,9 +51,9 @@ pub struct Pending {
     pub member: u64,
     /// The number of the release among the member's releases; together with the member's number it is unique.
     pub release: u64,
-    /// The numbers of the staged chunks, in the order in which they are to be applied.
-    pub chunks: Vec<u64>,
-    /// Patches to apply after the chunks.
+    /// The numbers of the staged redo records, in the order in which they are to be applied.
+    pub redo_records: Vec<u64>,
+    /// Patches to apply after the redo records.
     pub patches: Vec<Patch>,
 }
 
@@ -187,8 +187,8 @@ impl Pending {
         let mut out = vec![VERSION];
         put(&mut out, self.member);
         put(&mut out, self.release);
-        put(&mut out, self.chunks.len() as u64);
-        self.chunks.iter().for_each(|chunk| put(&mut out, *chunk));
+        put(&mut out, self.redo_records.len() as u64);
+        self.redo_records.iter().for_each(|redo_record| put(&mut out, *redo_record));
         put_patches(&mut out, self.patches.iter());
         out
     }
@@ -201,29 +201,29 @@ impl Pending {
     pub fn decode(bytes: &[u8]) -> Result<Pending, &'static str> {
         let mut from = Reader::versioned(bytes)?;
         let (member, release, count) = (from.number()?, from.number()?, from.number()?);
-        let mut chunks = Vec::new();
+        let mut redo_records = Vec::new();
         for _ in 0..count {
-            chunks.push(from.number()?);
+            redo_records.push(from.number()?);
         }
         let patches = from.patches()?;
         from.end()?;
-        Ok(Pending { member, release, chunks, patches })
+        Ok(Pending { member, release, redo_records, patches })
     }
 }
 
-/// Encodes a chunk: patches in the order in which they are to be applied.
-pub fn encode_chunk<'a>(patches: impl ExactSizeIterator<Item = &'a Patch>) -> Vec<u8> {
+/// Encodes a redo record: patches in the order in which they are to be applied.
+pub fn encode_redo_record<'a>(patches: impl ExactSizeIterator<Item = &'a Patch>) -> Vec<u8> {
     let mut out = vec![VERSION];
     put_patches(&mut out, patches);
     out
 }
 
-/// The patches of a chunk.
+/// The patches of a redo record.
 ///
 /// # Errors
 ///
 /// A phrase that says what is wrong with the bytes.
-pub fn decode_chunk(bytes: &[u8]) -> Result<Vec<Patch>, &'static str> {
+pub fn decode_redo_record(bytes: &[u8]) -> Result<Vec<Patch>, &'static str> {
     let mut from = Reader::versioned(bytes)?;
     let patches = from.patches()?;
     from.end()?;
@@ -337,9 +337,9 @@ mod tests {
             let entry = LogEntry { member: 3, release: u64::MAX, notice };
             assert_eq!(LogEntry::decode(&entry.encode()), Ok(entry));
         }
-        let pending = Pending { member: 1, release: 2, chunks: vec![9, 1 << 50], patches: patches() };
+        let pending = Pending { member: 1, release: 2, redo_records: vec![9, 1 << 50], patches: patches() };
         assert_eq!(Pending::decode(&pending.encode()), Ok(pending));
-        assert_eq!(decode_chunk(&encode_chunk(patches().iter())), Ok(patches()));
+        assert_eq!(decode_redo_record(&encode_redo_record(patches().iter())), Ok(patches()));
     }
 
     #[test]
@@ -355,9 +355,9 @@ mod tests {
         newer[0] = 2;
         assert_eq!(LogEntry::decode(&newer), Err("a record of a release was written by another version of Trellis"));
         let outside = [VERSION, 1, 0, 1, 0xff, 0x1f, 2, 1, 1];
-        assert_eq!(decode_chunk(&outside), Err("a record of a release changes bytes outside a page"));
+        assert_eq!(decode_redo_record(&outside), Err("a record of a release changes bytes outside a page"));
         let endless = [VERSION, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
-        assert!(decode_chunk(&endless).is_err());
+        assert!(decode_redo_record(&endless).is_err());
     }
 
     #[test]

@@ -7,8 +7,8 @@ use trellis_store::{Change, Expect, Key, Kind, Operation};
 
 /// The number of the pending release among keys of the kind `Header`; 0 is the header itself.
 const PENDING: u64 = 1;
-/// The number of bits of a chunk's number that count the chunks of one member.
-const CHUNK_BITS: u32 = 40;
+/// The number of bits of a redo record's number that count the redo records of one member.
+const RECORD_BITS: u32 = 40;
 /// The region's log.
 pub(crate) fn log(region: u32) -> Key {
     Key::new(region, Kind::Log, 0)
@@ -19,19 +19,19 @@ pub(crate) fn pending(region: u32) -> Key {
     Key::new(region, Kind::Header, PENDING)
 }
 
-/// A staged chunk.
-pub(crate) fn chunk(region: u32, number: u64) -> Key {
+/// A staged redo record.
+pub(crate) fn redo_record(region: u32, number: u64) -> Key {
     Key::new(region, Kind::Staged, number)
 }
 
-/// The number of a member's chunk.
-pub(crate) fn chunk_number(member: u64, count: u64) -> u64 {
-    member << CHUNK_BITS | count & ((1 << CHUNK_BITS) - 1)
+/// The number of a member's redo record.
+pub(crate) fn redo_record_number(member: u64, count: u64) -> u64 {
+    member << RECORD_BITS | count & ((1 << RECORD_BITS) - 1)
 }
 
-/// The member to which a chunk belongs.
-pub(crate) fn member_of_chunk(number: u64) -> u64 {
-    number >> CHUNK_BITS
+/// The member to which a redo record belongs.
+pub(crate) fn member_of_redo_record(number: u64) -> u64 {
+    number >> RECORD_BITS
 }
 
 /// A step that refuses the call while a release is pending, and changes nothing.

@@ -34,10 +34,10 @@ pub(crate) const RELEASE: Deadline = Deadline {
 };
 /// The maximum number of bytes that this process puts into one call, whatever the store accepts.
 const CALL_BYTES_MAX: usize = 8 << 20;
-/// The maximum size of a staged chunk.
-const CHUNK_BYTES_MAX: usize = 256 << 10;
-/// The number of chunks that are read in one call.
-const CHUNKS_AT_ONCE: usize = 16;
+/// The maximum size of a staged redo record.
+const RECORD_BYTES_MAX: usize = 256 << 10;
+/// The number of redo records that are read in one call.
+const RECORDS_AT_ONCE: usize = 16;
 /// The overhead of a step in addition to the changed bytes: its key and its framing.
 const STEP_BYTES: usize = 48;
 
@@ -51,11 +51,11 @@ pub trait Copies: Send + Sync {
     /// The kernel refused.
     fn collect(&self, bytes_max: usize) -> Result<Collected, StoredError>;
 
-    /// Reports that these patches are now in this chunk of the store, so that their memory can be freed.
-    fn staged(&self, chunk: u64, patches: &[Arc<Patch>]);
+    /// Reports that these patches are now in this redo record of the store, so that their memory can be freed.
+    fn staged(&self, redo_record: u64, patches: &[Arc<Patch>]);
 
-    /// A number for a chunk that this process has never used.
-    fn next_chunk(&self) -> u64;
+    /// A number for a redo record that this process has never used.
+    fn next_redo_record(&self) -> u64;
 
     /// Reports that everything that was collected is in the store's pages.
     fn settled(&self);
@@ -73,9 +73,9 @@ pub trait Copies: Send + Sync {
 pub struct Collected {
     /// Changes, in order.
     pub patches: Vec<Arc<Patch>>,
-    /// Chunks that already hold earlier changes, in order.
-    pub chunks: Vec<u64>,
-    /// The pages of these chunks, and pages that were changed in the store directly.
+    /// Redo records that already hold earlier changes, in order.
+    pub redo_records: Vec<u64>,
+    /// The pages of these redo records, and pages that were changed in the store directly.
     pub named: Vec<u64>,
     /// Whether there are more changes.
     pub more: bool,
@@ -110,7 +110,7 @@ pub struct Coherence {
 #[derive(Default)]
 struct Turn {
     patches: Vec<Arc<Patch>>,
-    chunks: Vec<u64>,
+    redo_records: Vec<u64>,
     named: Vec<u64>,
     /// The number of the release; a refused release keeps its number.
     release: u64,
@@ -122,7 +122,7 @@ struct Turn {
 
 impl Turn {
     fn is_empty(&self) -> bool {
-        self.patches.is_empty() && self.chunks.is_empty() && self.named.is_empty()
+        self.patches.is_empty() && self.redo_records.is_empty() && self.named.is_empty()
     }
 
     fn pages(&self) -> impl Iterator<Item = u64> + '_ {
@@ -136,7 +136,7 @@ struct Limits {
     atomic: Atomic,
     operations_max: usize,
     call_bytes_max: usize,
-    chunk_bytes_max: usize,
+    record_bytes_max: usize,
 }
 
 impl Limits {
@@ -146,7 +146,7 @@ impl Limits {
             atomic: can.atomic,
             operations_max: can.operations_max,
             call_bytes_max,
-            chunk_bytes_max: CHUNK_BYTES_MAX.min(can.value_bytes_max / 2).min(call_bytes_max / 2),
+            record_bytes_max: RECORD_BYTES_MAX.min(can.value_bytes_max / 2).min(call_bytes_max / 2),
         }
     }
 }
@@ -238,9 +238,9 @@ impl Coherence {
     /// Collects the program's changes; what is too much for one call is staged.
     fn collect(&self, turn: &mut Turn, change: &[Operation]) -> Result<(), StoredError> {
         loop {
-            let part = self.copies.collect(self.limits.chunk_bytes_max)?;
+            let part = self.copies.collect(self.limits.record_bytes_max)?;
             turn.patches.extend(part.patches);
-            turn.chunks.extend(part.chunks);
+            turn.redo_records.extend(part.redo_records);
             turn.named.extend(part.named);
             let fits = self.fits(turn, change);
             if !part.more && fits {
@@ -275,36 +275,36 @@ impl Coherence {
         let bytes: usize = turn.patches.iter().map(|patch| patch.bytes()).sum();
         let others = change.len() + 6;
         let change_bytes: usize = change.iter().map(|step| carried_bytes(step) + 256).sum();
-        let other_bytes: usize = change_bytes + 32 * entry::NAMED_RUNS_MAX + 8 * turn.chunks.len();
+        let other_bytes: usize = change_bytes + 32 * entry::NAMED_RUNS_MAX + 8 * turn.redo_records.len();
         match self.limits.atomic {
             Atomic::Control if self.who.is_private => steps == 0,
-            Atomic::Call if turn.chunks.is_empty() => {
+            Atomic::Call if turn.redo_records.is_empty() => {
                 steps + others <= self.limits.operations_max
                     && bytes + steps * STEP_BYTES + entry::INLINE_BYTES_MAX + other_bytes <= self.limits.call_bytes_max
             }
             // The patches are stored in one value.
-            _ => bytes + steps * 8 + other_bytes <= self.limits.chunk_bytes_max,
+            _ => bytes + steps * 8 + other_bytes <= self.limits.record_bytes_max,
         }
     }
 
-    /// Writes everything that is not staged into chunks.
+    /// Writes everything that is not staged into redo records.
     fn stage(&self, turn: &mut Turn) -> Result<(), StoredError> {
         while !turn.patches.is_empty() {
             let mut bytes = 0;
             let fitting = turn.patches.iter().take_while(|patch| {
                 bytes += patch.bytes() + patch.runs.len() * 8 + 16;
-                bytes <= self.limits.chunk_bytes_max
+                bytes <= self.limits.record_bytes_max
             });
             let count = fitting.count().max(1);
             let part: Vec<Arc<Patch>> = turn.patches[..count].to_vec();
-            let number = self.copies.next_chunk();
+            let number = self.copies.next_redo_record();
             let put = Operation::Change {
-                key: keys::chunk(self.who.region, number),
-                change: Change::Put(entry::encode_chunk(part.iter().map(|patch| &**patch))),
+                key: keys::redo_record(self.who.region, number),
+                change: Change::Put(entry::encode_redo_record(part.iter().map(|patch| &**patch))),
             };
             self.store.apply(&[put], None)?;
             turn.patches.drain(..count);
-            turn.chunks.push(number);
+            turn.redo_records.push(number);
             turn.named.extend(part.iter().map(|patch| patch.page));
             self.copies.staged(number, &part);
         }
@@ -336,16 +336,16 @@ impl Coherence {
             return;
         }
         call.pending_step = Some(0);
-        if turn.chunks.is_empty() && self.limits.atomic == Atomic::Call {
+        if turn.redo_records.is_empty() && self.limits.atomic == Atomic::Call {
             call.operations.push(keys::nothing_pending(region));
             call.operations.extend(turn.patches.iter().flat_map(|patch| puts(region, patch)));
-        } else if turn.chunks.is_empty() && turn.patches.is_empty() {
+        } else if turn.redo_records.is_empty() && turn.patches.is_empty() {
             call.operations.push(keys::nothing_pending(region));
         } else {
             let pending = Pending {
                 member: self.who.member,
                 release: turn.release,
-                chunks: turn.chunks.clone(),
+                redo_records: turn.redo_records.clone(),
                 patches: turn.patches.iter().map(|patch| (**patch).clone()).collect(),
             };
             let bytes = pending.encode();
@@ -463,13 +463,14 @@ impl Coherence {
         let region = self.who.region;
         let pending = Pending::decode(found).map_err(|reason| self.broken(reason))?;
         let stands = Guard { key: keys::pending(region), expect: Expect::Value(found.to_vec()) };
-        for chunks in pending.chunks.chunks(CHUNKS_AT_ONCE) {
-            let named: Vec<Key> = chunks.iter().map(|chunk| keys::chunk(region, *chunk)).collect();
+        for redo_records in pending.redo_records.chunks(RECORDS_AT_ONCE) {
+            let named: Vec<Key> =
+                redo_records.iter().map(|redo_record| keys::redo_record(region, *redo_record)).collect();
             let mut patches = Vec::new();
             for value in self.store.get_many(&named)? {
-                // A process that removes a chunk has finished the release before.
+                // A process that removes a redo record has finished the release before.
                 let Some(value) = value else { return self.is_over(&stands) };
-                patches.extend(entry::decode_chunk(&value).map_err(|reason| self.broken(reason))?);
+                patches.extend(entry::decode_redo_record(&value).map_err(|reason| self.broken(reason))?);
             }
             if !self.apply_patches(&patches, &stands)? {
                 return Ok(());
@@ -484,13 +485,13 @@ impl Coherence {
             change: Change::Delete,
         };
         self.store.apply(&[over], None)?;
-        self.remove_chunks(&pending.chunks)
+        self.remove_redo_records(&pending.redo_records)
     }
 
     fn is_over(&self, stands: &Guard) -> Result<(), StoredError> {
         match self.store.apply(&[Operation::Get { key: stands.key.clone(), range: None }], Some(stands))? {
             Applied::Fenced { .. } => Ok(()),
-            _ => Err(self.broken("a chunk of a committed release is missing")),
+            _ => Err(self.broken("a redo record of a committed release is missing")),
         }
     }
 
@@ -505,10 +506,12 @@ impl Coherence {
         Ok(true)
     }
 
-    fn remove_chunks(&self, chunks: &[u64]) -> Result<(), StoredError> {
-        let delete =
-            |chunk: &u64| Operation::Change { key: keys::chunk(self.who.region, *chunk), change: Change::Delete };
-        for part in chunks.chunks(self.limits.operations_max.min(512)) {
+    fn remove_redo_records(&self, redo_records: &[u64]) -> Result<(), StoredError> {
+        let delete = |redo_record: &u64| Operation::Change {
+            key: keys::redo_record(self.who.region, *redo_record),
+            change: Change::Delete,
+        };
+        for part in redo_records.chunks(self.limits.operations_max.min(512)) {
             self.store.apply(&part.iter().map(delete).collect::<Vec<_>>(), None)?;
         }
         Ok(())
@@ -643,9 +646,9 @@ impl Copies for NoCopies {
         Ok(Collected::default())
     }
 
-    fn staged(&self, _chunk: u64, _patches: &[Arc<Patch>]) {}
+    fn staged(&self, _redo_record: u64, _patches: &[Arc<Patch>]) {}
 
-    fn next_chunk(&self) -> u64 {
+    fn next_redo_record(&self) -> u64 {
         0
     }
 

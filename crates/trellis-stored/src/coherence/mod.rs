@@ -11,10 +11,10 @@
 //!    [`entry::INLINE_BYTES_MAX`] changed bytes, with which copies are patched; otherwise copies are dropped. If
 //!    entries were deleted before they were read, every clean copy is dropped.
 //! 4. A release that is too large for one call, or for a store that changes only control keys together, is *staged*:
-//!    first chunks are written, then one commit (`[pending := chunks, Append, change ..]`), then the pages, and then
-//!    `pending` is cleared. A process that finds `pending` set completes the rest before it continues, so that a writer
-//!    that ends at any moment leaves all of the release or none of it. While `pending` is set, no process commits
-//!    anything else.
+//!    first redo records are written, then one commit (`[pending := redo records, Append, change ..]`), then the pages,
+//!    and then `pending` is cleared. A process that finds `pending` set completes the rest before it continues, so that
+//!    a writer that ends at any moment leaves all of the release or none of it. While `pending` is set, no process
+//!    commits anything else.
 //! 5. A process releases only while its member record says that it is alive; a process that was declared dead is
 //!    *fenced*.
 //!

@@ -129,7 +129,7 @@ const SHAPES: [Shape; 4] = [Shape::OneCall, Shape::SmallCalls, Shape::Control, S
 struct List {
     member: u64,
     changes: Mutex<Vec<Arc<Patch>>>,
-    chunks: AtomicU64,
+    redo_records: AtomicU64,
     notices: Mutex<Vec<Notice>>,
     settled: AtomicUsize,
 }
@@ -139,7 +139,7 @@ impl List {
         Arc::new(List {
             member,
             changes: Mutex::default(),
-            chunks: AtomicU64::new(0),
+            redo_records: AtomicU64::new(0),
             notices: Mutex::default(),
             settled: AtomicUsize::new(0),
         })
@@ -163,10 +163,10 @@ impl Copies for List {
         Ok(Collected { patches, more: !changes.is_empty(), ..Collected::default() })
     }
 
-    fn staged(&self, _chunk: u64, _patches: &[Arc<Patch>]) {}
+    fn staged(&self, _redo_record: u64, _patches: &[Arc<Patch>]) {}
 
-    fn next_chunk(&self) -> u64 {
-        keys::chunk_number(self.member, self.chunks.fetch_add(1, Ordering::SeqCst))
+    fn next_redo_record(&self) -> u64 {
+        keys::redo_record_number(self.member, self.redo_records.fetch_add(1, Ordering::SeqCst))
     }
 
     fn settled(&self) {
@@ -341,7 +341,7 @@ fn a_slow_writer_changes_nothing_after_it_was_helped() {
     let stale = super::entry::Pending {
         member: 1,
         release: 77,
-        chunks: Vec::new(),
+        redo_records: Vec::new(),
         patches: vec![Patch { page: 0, runs: vec![(10, vec![0xee; 100])] }],
     };
     let before = pages(&*store);

@@ -35,7 +35,7 @@ impl Shared {
         let mut has_more = false;
         for member in self.liveness.gone(&others, std::time::Instant::now())? {
             has_more |= self.take_over_from(own, member)?;
-            self.liveness.remove_chunks(member)?;
+            self.liveness.remove_redo_records(member)?;
         }
         Ok(has_more)
     }

@@ -1,9 +1,9 @@
 //! Frees frames, after writing back their changes.
 //!
-//! Promises: access is removed first, then the frame is compared, then the difference is written, and only when the
-//! store has it may the frame be freed. At most one write of a page is under way at a time, so that no old content
-//! overwrites newer. In a shared region, nothing is written to a page of the store: separate chunks hold the changes
-//! until the next release.
+//! Promises: access is removed first, then the frame is compared, then the difference is written, and only when the store
+//! has it may the frame be freed. For one page, never two writes are under way at the same time, so that no old content
+//! overwrites newer. In a shared region nothing is written to a page of the store: separate redo records hold the
+//! changes until the next release.
 //!
 //! It must never free the last frames of recently used pages while others can be freed.
 
@@ -17,8 +17,8 @@ use crate::coherence::entry::{self, Patch};
 use crate::coherence::keys;
 use crate::coherence::log::cut;
 use crate::error::StoredError;
-use crate::frames::{Layer, State, Table, runs};
 use crate::layout::PAGE_BYTES;
+use crate::page_frames::{Layer, State, Table, runs};
 
 impl Paging {
     /// The loop of a thread that cleans while memory is short.
@@ -107,7 +107,8 @@ impl Paging {
         Ok(patches)
     }
 
-    /// Writes differences to the store: into the pages of a private region, otherwise into chunks, which are returned.
+    /// Writes differences to the store: into the pages of a private region, otherwise into redo records, which are
+    /// returned.
     fn write(&self, patches: Vec<Patch>) -> Result<Vec<(u64, u64)>, StoredError> {
         let bytes: usize = patches.iter().map(Patch::bytes).sum();
         self.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -117,10 +118,10 @@ impl Paging {
             patches.into_iter().flat_map(|patch| writes(region, patch)).collect()
         } else {
             let stage = |patch: &Patch| {
-                let chunk = self.new_chunk();
-                staged.push((patch.page, chunk));
-                let change = Change::Put(entry::encode_chunk(std::iter::once(patch)));
-                Operation::Change { key: keys::chunk(region, chunk), change }
+                let redo_record = self.new_redo_record();
+                staged.push((patch.page, redo_record));
+                let change = Change::Put(entry::encode_redo_record(std::iter::once(patch)));
+                Operation::Change { key: keys::redo_record(region, redo_record), change }
             };
             patches.iter().map(stage).collect()
         };
@@ -137,8 +138,8 @@ impl Paging {
         pages: &[u64],
         staged: Vec<(u64, u64)>,
     ) -> Result<(), StoredError> {
-        for (page, chunk) in &staged {
-            table.lay_over(*page, Layer::Staged(*chunk), false);
+        for (page, redo_record) in &staged {
+            table.lay_over(*page, Layer::Staged(*redo_record), false);
         }
         let mut gone = Vec::new();
         for &page in pages {
@@ -187,8 +188,8 @@ impl Paging {
         Ok(())
     }
 
-    pub(super) fn new_chunk(&self) -> u64 {
-        keys::chunk_number(self.options.member, self.chunks.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn new_redo_record(&self) -> u64 {
+        keys::redo_record_number(self.options.member, self.redo_records.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Keeps a change above its page until a release is acknowledged.

@@ -17,8 +17,8 @@ use super::Paging;
 use crate::coherence::entry::{self, Notice, Patch};
 use crate::coherence::log::{Collected, Copies};
 use crate::error::StoredError;
-use crate::frames::{State, Table, runs};
 use crate::layout::PAGE_BYTES;
+use crate::page_frames::{State, Table, runs};
 
 /// The maximum number of adjacent pages that a release makes read-only at once.
 const PROTECT_AT_ONCE: usize = 64;
@@ -73,19 +73,19 @@ impl Copies for Paging {
         }
         let more = !rest.is_empty();
         table.give_dirty_back(rest);
-        let (chunks, named) = table.take_chunks();
+        let (redo_records, named) = table.take_redo_records();
         self.notice_shortage(&table);
         drop(table);
         self.arrived();
-        Ok(Collected { patches, chunks, named, more })
+        Ok(Collected { patches, redo_records, named, more })
     }
 
-    fn staged(&self, chunk: u64, patches: &[Arc<Patch>]) {
-        self.table().stage(chunk, patches);
+    fn staged(&self, redo_record: u64, patches: &[Arc<Patch>]) {
+        self.table().stage(redo_record, patches);
     }
 
-    fn next_chunk(&self) -> u64 {
-        self.new_chunk()
+    fn next_redo_record(&self) -> u64 {
+        self.new_redo_record()
     }
 
     fn settled(&self) {

@@ -10,7 +10,7 @@ use trellis_memory::{Access, FAULT_BATCH, Fault};
 
 use super::Paging;
 use crate::error::StoredError;
-use crate::frames::{State, Table, runs};
+use crate::page_frames::{State, Table, runs};
 use crate::readahead::Window;
 
 /// The number of following pages that a store to a page in memory also makes writable, if the previous page was stored

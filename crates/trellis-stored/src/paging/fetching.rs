@@ -14,8 +14,8 @@ use trellis_store::Key;
 use super::Paging;
 use crate::coherence::{entry, keys};
 use crate::error::StoredError;
-use crate::frames::{Layer, State, Table, runs};
 use crate::layout::PAGE_BYTES;
+use crate::page_frames::{Layer, State, Table, runs};
 use crate::readahead::Window;
 
 impl Paging {
@@ -147,29 +147,30 @@ impl Paging {
         Ok(again)
     }
 
-    /// The current contents of pages: the store's bytes with this process's changes on top. This takes one call, and
-    /// another if chunks lie on top.
+    /// The current contents of pages: the store's bytes with this process's changes on top. One call, and another if
+    /// redo records lie on top.
     pub(super) fn contents(&self, pages: &[u64]) -> Result<Vec<Vec<u8>>, StoredError> {
         // This is read before the call: what is settled meanwhile is either in the answer or applied on top again.
         let layers: Vec<(u64, Vec<Layer>)> = {
             let table = self.table();
             pages.iter().map(|&page| (page, table.overlay(page))).filter(|(_, layers)| !layers.is_empty()).collect()
         };
-        let mut chunks: Vec<u64> = layers
+        let mut redo_records: Vec<u64> = layers
             .iter()
             .flat_map(|(_, layers)| layers)
-            .filter_map(|layer| if let Layer::Staged(chunk) = layer { Some(*chunk) } else { None })
+            .filter_map(|layer| if let Layer::Staged(redo_record) = layer { Some(*redo_record) } else { None })
             .collect();
-        chunks.sort_unstable();
-        chunks.dedup();
+        redo_records.sort_unstable();
+        redo_records.dedup();
         let region = self.options.region;
-        let mut named: Vec<Key> = chunks.iter().map(|&chunk| keys::chunk(region, chunk)).collect();
+        let mut named: Vec<Key> =
+            redo_records.iter().map(|&redo_record| keys::redo_record(region, redo_record)).collect();
         named.extend(pages.iter().map(|&page| Key::page(region, page)));
         let mut values = self.store.get_many(&named)?;
-        let mut pages_values = values.split_off(chunks.len());
+        let mut pages_values = values.split_off(redo_records.len());
         if values.contains(&None) {
-            // A chunk that no longer exists was applied to its page, but perhaps after the page was read.
-            pages_values = self.store.get_many(&named[chunks.len()..])?;
+            // A redo record that no longer exists was applied to its page, but perhaps after the page was read.
+            pages_values = self.store.get_many(&named[redo_records.len()..])?;
         }
         let mut pages_found: Vec<Vec<u8>> = pages_values.into_iter().map(Option::unwrap_or_default).collect();
         pages_found.iter_mut().for_each(|page| page.truncate(PAGE_BYTES));
@@ -177,10 +178,11 @@ impl Paging {
             return Ok(pages_found);
         }
         let mut staged = HashMap::new();
-        for (chunk, value) in chunks.iter().zip(values) {
+        for (redo_record, value) in redo_records.iter().zip(values) {
             let Some(value) = value else { continue };
-            let patches = entry::decode_chunk(&value).map_err(|reason| StoredError::Argument(reason.to_owned()))?;
-            staged.insert(*chunk, patches);
+            let patches =
+                entry::decode_redo_record(&value).map_err(|reason| StoredError::Argument(reason.to_owned()))?;
+            staged.insert(*redo_record, patches);
         }
         for (page, layers) in layers {
             let index = pages.iter().position(|&asked| asked == page).unwrap_or_default();
@@ -189,8 +191,8 @@ impl Paging {
             for layer in layers {
                 match layer {
                     Layer::Patch(patch) => patch.apply(content),
-                    Layer::Staged(chunk) => {
-                        let patches = staged.get(&chunk).into_iter().flatten();
+                    Layer::Staged(redo_record) => {
+                        let patches = staged.get(&redo_record).into_iter().flatten();
                         patches.filter(|patch| patch.page == page).for_each(|patch| patch.apply(content));
                     }
                 }

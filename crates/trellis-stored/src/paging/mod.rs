@@ -9,7 +9,7 @@
 //! Promises: frames and twins together use no more than `cache_bytes_max`. A frame is never freed in the middle of a
 //! store to it: access is removed first, then the frame is compared, written, and only then dropped. System calls on
 //! pages that are not in memory wait for them. In a shared region, nothing is written to a page of the store before its
-//! release; changes that must leave memory earlier are kept in separate chunks.
+//! release; changes that must leave memory earlier are kept in separate redo records.
 //!
 //! An error of the store while a thread waits for a page ends the process, because there is no caller to which it could
 //! be returned.
@@ -33,9 +33,9 @@ use trellis_store::Store;
 use super::coherence::entry::Patch;
 use super::error::StoredError;
 use super::fault_threads::FaultThreads;
-use super::frames::{Measure, Table};
 use super::layout::PAGE_BYTES;
 use super::lines::Lines;
+use super::page_frames::{Measure, Table};
 use super::readahead::ReadAhead;
 
 /// The limit of a wait for a page. A page is fetched once, and into memory that another page has left, so a thread
@@ -98,7 +98,7 @@ pub struct Paging {
     is_collecting: AtomicBool,
     /// The number of threads that are cleaning now; changed only with the table locked.
     cleaning: AtomicUsize,
-    chunks: AtomicU64,
+    redo_records: AtomicU64,
     counters: Counters,
 }
 
@@ -193,7 +193,7 @@ impl Paging {
             is_sealed: AtomicBool::new(false),
             is_collecting: AtomicBool::new(false),
             cleaning: AtomicUsize::new(0),
-            chunks: AtomicU64::new(0),
+            redo_records: AtomicU64::new(0),
             counters: Counters::default(),
         });
         for _ in 0..SERVERS {

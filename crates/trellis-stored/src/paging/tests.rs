@@ -323,7 +323,7 @@ fn turns_with_little_memory_are_those_of_an_array() {
         }
     }
     let staged = store.numbers(REGION, trellis_store::Kind::Staged, 0, 9).expect("readable");
-    assert!(staged.is_empty(), "chunks that were released are gone: {staged:?}");
+    assert!(staged.is_empty(), "redo records that were released are gone: {staged:?}");
 }
 
 #[test]

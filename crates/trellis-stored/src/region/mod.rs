@@ -182,8 +182,8 @@ pub struct Details {
     pub synchronisation_keys: u64,
     /// The number of keys of the heap.
     pub heap_keys: u64,
-    /// The number of chunks of releases that are being written, or were left behind.
-    pub staged_chunks: u64,
+    /// The number of redo records of releases that are being written, or were left behind.
+    pub redo_records: u64,
     /// Whether a release is committed but not in the pages yet.
     pub is_pending: bool,
     /// The members. A process that was killed stays in this list until another process takes its place.
@@ -244,7 +244,7 @@ pub fn stat(store: &dyn Store, name: &str) -> Result<Option<Details>, StoredErro
         releases,
         synchronisation_keys: count(store, number, Kind::Synchronisation)?,
         heap_keys: count(store, number, Kind::Heap)?,
-        staged_chunks: count(store, number, Kind::Staged)?,
+        redo_records: count(store, number, Kind::Staged)?,
         is_pending,
         members,
     }))

@@ -58,9 +58,9 @@ impl Copies for Memory {
         Ok(Collected { patches, ..Collected::default() })
     }
 
-    fn staged(&self, _chunk: u64, _patches: &[Arc<Patch>]) {}
+    fn staged(&self, _redo_record: u64, _patches: &[Arc<Patch>]) {}
 
-    fn next_chunk(&self) -> u64 {
+    fn next_redo_record(&self) -> u64 {
         panic!("a word is never staged")
     }
 

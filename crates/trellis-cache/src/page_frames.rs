@@ -1,8 +1,9 @@
-//! Frames: which pages of a region are in this process's memory, and in what state.
+//! Page frames: which pages of a region are in this process's memory, and in what state.
 //!
-//! Promises: each page has one state. Frames and twins are counted together, and no operation is begun that would exceed
-//! the allowed number. A page that waits for its bytes, or whose change is being written to the store, is not evicted.
-//! Must never use the kernel, a store or a clock: this module only decides, and `trellis_stored::paging` acts.
+//! Promises: each page has one state. Page page frames and twins are counted together, and no operation is begun that
+//! would exceed the allowed number. A page that waits for its bytes, or whose change is being written to the store, is
+//! not evicted. Must never use the kernel, a store or a clock: this module only decides, and `trellis_stored::paging`
+//! acts.
 //!
 //! # States
 //!
@@ -13,12 +14,13 @@
 //! | clean | read, if mapped | here, and equal to the store's with the overlay on top |
 //! | dirty | write, if mapped | here; its twin, or zero if it has none, is the clean content |
 //!
-//! Frames that are not mapped are candidates for eviction: an access to one is a fault that costs no call of the store,
-//! and moves it back to the active frames. This is the second chance of the clock algorithm, with the kernel detecting
-//! the access.
+//! Page frames that are not mapped are candidates for eviction: an access to one is a fault that costs no call of the
+//! store, and moves it back to the active page frames. This is the second chance of the clock algorithm, with the
+//! kernel detecting the access.
 //!
-//! A dirty page may be *open*: it stays dirty over releases, and its twin is what was last released. A page that changes
-//! before every release thus costs no fault for each one; a page that did not change over several releases is closed.
+//! A dirty page may be *open*: it stays dirty over releases, and its twin is what was last released. A page that
+//! changes before every release thus costs no fault for each one; a page that did not change over several releases is
+//! closed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -55,7 +57,7 @@ const WANTED: u8 = 64;
 pub enum Layer {
     /// A change.
     Patch(Arc<Patch>),
-    /// The number of a chunk in the store that has changes of this page.
+    /// The number of a redo record in the store that has changes of this page.
     Staged(u64),
 }
 
@@ -108,7 +110,7 @@ pub struct Table {
     told: Vec<bool>,
     /// Whether a page of which nothing is known may be in the store.
     assume_stored: bool,
-    /// The maximum number of frames and twins.
+    /// The maximum number of page frames and twins.
     room: usize,
     frames: usize,
     twins: usize,
@@ -122,12 +124,12 @@ pub struct Table {
     closed: VecDeque<u64>,
     fetches: HashSet<u64>,
     overlays: HashMap<u64, Vec<Overlay>>,
-    /// How many queue entries were examined to list the frames.
+    /// How many queue entries were examined to list the page frames.
     pub listed: std::cell::Cell<usize>,
 }
 
 impl Table {
-    /// The table of a region of `pages`, none in memory; `room` is the capacity for frames and twins together.
+    /// The table of a region of `pages`, none in memory; `room` is the capacity for page frames and twins together.
     pub fn new(pages: usize, room: usize, assume_stored: bool) -> Table {
         Table {
             states: vec![0; pages],
@@ -240,17 +242,17 @@ impl Table {
         pages.map(|page| page as u64).filter(|&page| self.has(page, TOLD) != self.assume_stored)
     }
 
-    /// How many more frames and twins there may be.
+    /// How many more page frames and twins there may be.
     pub fn free(&self) -> usize {
         self.room.saturating_sub(self.frames + self.twins)
     }
 
-    /// Sets the maximum number of frames and twins.
+    /// Sets the maximum number of page frames and twins.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
     }
 
-    /// The maximum number of frames and twins.
+    /// The maximum number of page frames and twins.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -453,7 +455,7 @@ impl Table {
         (self.active.len(), self.inactive.len())
     }
 
-    /// Turns the oldest active frames into candidates. Returns those that are mapped, to be unmapped.
+    /// Turns the oldest active page frames into candidates. Returns those that are mapped, to be unmapped.
     pub fn deactivate(&mut self, count: usize) -> Vec<u64> {
         let mut mapped = Vec::new();
         for _ in 0..count.min(self.active.len()) {
@@ -530,32 +532,32 @@ impl Table {
             .unwrap_or_default()
     }
 
-    /// The chunks that no release has collected yet, with their pages; they count as collected now.
-    pub fn take_chunks(&mut self) -> (Vec<u64>, Vec<u64>) {
-        let (mut chunks, mut pages) = (Vec::new(), Vec::new());
+    /// The redo records that no release has collected yet, with their pages; they count as collected now.
+    pub fn take_redo_records(&mut self) -> (Vec<u64>, Vec<u64>) {
+        let (mut redo_records, mut pages) = (Vec::new(), Vec::new());
         for (page, layers) in &mut self.overlays {
             for over in layers.iter_mut().filter(|over| !over.is_taken) {
                 over.is_taken = true;
                 pages.push(*page);
-                if let Layer::Staged(chunk) = over.layer {
-                    chunks.push(chunk);
+                if let Layer::Staged(redo_record) = over.layer {
+                    redo_records.push(redo_record);
                 }
             }
         }
-        // The numbers of chunks increase with time.
-        chunks.sort_unstable();
-        chunks.dedup();
+        // The numbers of redo records increase with time.
+        redo_records.sort_unstable();
+        redo_records.dedup();
         pages.sort_unstable();
         pages.dedup();
-        (chunks, pages)
+        (redo_records, pages)
     }
 
-    /// Records that these changes are now in a chunk.
-    pub fn stage(&mut self, chunk: u64, patches: &[Arc<Patch>]) {
+    /// Records that these changes are now in a redo record.
+    pub fn stage(&mut self, redo_record: u64, patches: &[Arc<Patch>]) {
         for patch in patches {
             for over in self.overlays.get_mut(&patch.page).into_iter().flatten() {
                 if matches!(&over.layer, Layer::Patch(kept) if Arc::ptr_eq(kept, patch)) {
-                    over.layer = Layer::Staged(chunk);
+                    over.layer = Layer::Staged(redo_record);
                 }
             }
         }
@@ -678,9 +680,9 @@ mod tests {
         table.stage(4, &[patch]);
         assert!(matches!(table.overlay(7)[..], [Layer::Staged(4), Layer::Staged(5)]));
         table.settle();
-        assert!(matches!(table.overlay(7)[..], [Layer::Staged(5)]), "the chunk came after the release");
-        assert_eq!(table.take_chunks(), (vec![5], vec![7]));
-        assert_eq!(table.take_chunks(), (vec![], vec![]));
+        assert!(matches!(table.overlay(7)[..], [Layer::Staged(5)]), "the redo record came after the release");
+        assert_eq!(table.take_redo_records(), (vec![5], vec![7]));
+        assert_eq!(table.take_redo_records(), (vec![], vec![]));
         table.settle();
         assert!(table.overlay(7).is_empty() && table.is_zero(7));
     }
