@@ -175,7 +175,7 @@ fn ordinary_clients_reach_any_store_through_the_front_end() {
     let folder = Folder::new();
     for store in ["embedded:".to_owned(), durable(&folder)] {
         let front = Front::start(&store);
-        let answer = front.ask("SET greeting hello\r\nGET greeting\r\nINCRBY count 41\r\nINCR count\r\n", 26);
+        let answer = front.ask("SET message hello\r\nGET message\r\nINCRBY count 41\r\nINCR count\r\n", 26);
         assert_eq!(answer, "+OK\r\n$5\r\nhello\r\n:41\r\n:42\r\n");
         let through = start_command(&["store", "ls", "--store", &format!("redis://{}", front.address)]).finish();
         assert_eq!((through.code, through.stdout.starts_with("no regions")), (Some(0), true), "{through:?}");

@@ -109,7 +109,7 @@ fn front_end_offers(url: &str) {
     BufReader::new(front.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     let answer = line.trim().strip_prefix("listening on ").map(|address| {
         let mut stream = TcpStream::connect(address).expect("somebody listens");
-        stream.write_all(b"SET greeting hello\r\nGET greeting\r\nINCRBY count 41\r\nINCR count\r\n").expect("sent");
+        stream.write_all(b"SET message hello\r\nGET message\r\nINCRBY count 41\r\nINCR count\r\n").expect("sent");
         let mut answer = vec![0; 26];
         stream.read_exact(&mut answer).expect("an answer");
         String::from_utf8_lossy(&answer).into_owned()

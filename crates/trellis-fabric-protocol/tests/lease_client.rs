@@ -173,7 +173,7 @@ fn a_lease_that_is_not_renewed_ends_in_time() {
 }
 
 #[test]
-fn waits_begin_anew_after_an_answer() {
+fn waits_begin_again_after_an_answer() {
     let mut client = Client::new(ME, Party::of(9), timing(), HOME);
     let mut asked = requests(&step(&mut client, 0, Input::Update(0)))[0];
     let again = |client: &mut Client| {

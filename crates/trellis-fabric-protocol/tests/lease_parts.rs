@@ -122,7 +122,7 @@ fn leases_and_versions_go_with_a_part_and_come_back() {
 }
 
 #[test]
-fn a_commit_under_way_is_forgotten_and_its_page_is_given_anew() {
+fn a_commit_under_way_is_forgotten_and_its_page_is_given_again() {
     let mut range = home();
     let lease = granted(&ask(&mut range, 1, 4, Ask::Update)).expect("page 4 is free");
     let commit = Ask::Commit { epoch: lease, release: false };

@@ -243,8 +243,8 @@ fn every_addition_under_leases_is_done_once() {
 }
 
 #[test]
-fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_anew() {
-    const TEST: &str = "a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_anew";
+fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_again() {
+    const TEST: &str = "a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_again";
     in_own_network(TEST, &ALONE, || {
         let seen = Seen::default();
         let sees = seen.clone();
@@ -430,7 +430,7 @@ fn a_home_that_knows_no_session_gets_a_hello_where_nothing_can_have_been_done() 
         });
         repeated(&copies, Command::Write, || one.write(object, &[7]));
         assert_eq!(repeated(&copies, Command::FetchAdd, || one.fetch_add(object, 1)), 7);
-        let made = repeated(&copies, Command::CreateWrite, || one.create_with(SERVER, b"anew"));
+        let made = repeated(&copies, Command::CreateWrite, || one.create_with(SERVER, b"next"));
         repeated(&copies, Command::Delete, || one.delete(made));
         let again = repeated(&copies, Command::Create, || one.create(SERVER, 8));
         // What was sent before, and got no answer, may have been done by the home before.

@@ -94,7 +94,7 @@ fn refused_changes_nothing(context: &Context) {
     let bounded = Operation::Add { key: two.clone(), offset: 0, width: 1, delta: 1, bounds: Some((0, 5)) };
     assert_eq!(context.refused(&[delete(&one), bounded]), (1, Some(vec![5])));
     assert_eq!(context.get(&one).unwrap(), b"one");
-    let deleted = [delete(&log), append(&log, b"anew"), swap(&one, Expect::Absent, Change::Delete)];
+    let deleted = [delete(&log), append(&log, b"next"), swap(&one, Expect::Absent, Change::Delete)];
     assert_eq!(context.refused(&deleted), (2, Some(b"one".to_vec())));
     let Outcome::Entries { last, first, entries } = context.done(&[entries(&log, 0, 9)]).remove(0) else { panic!() };
     assert_eq!((last, first, entries.len()), (3, 1, 3), "a log that was deleted in a refused call is as it was");

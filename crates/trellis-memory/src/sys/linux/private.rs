@@ -83,7 +83,7 @@ impl Private {
             return true;
         }
         // The destination may have been unmapped by the failed call.
-        map_at(Some(to as usize), bytes).expect("a place in this process's own memory can be mapped anew");
+        map_at(Some(to as usize), bytes).expect("a place in this process's own memory can be mapped again");
         false
     }
 }
