@@ -68,7 +68,7 @@ impl Fabric<'_> {
         let options = ServerOptions {
             lease_term: TERM,
             home_lease: HOME_LEASE,
-            controllers: vec![self.number("c2")],
+            controllers: vec![Host(self.number("c2"))],
             backup_bytes: 4 * MEMORY_BYTES,
             ..ServerOptions::new(prefix(self.lab, host), MEMORY_BYTES)
         };
@@ -113,7 +113,7 @@ impl Fabric<'_> {
     fn back(&self, home: &str, backup: &str) {
         let host = self.number(backup);
         self.placing.set_directive(self.number(home), Directive::Back(host));
-        self.until(home, "complete", |record| record.complete.contains(&host));
+        self.until(home, "complete", |record| record.complete.contains(&Host(host)));
     }
 }
 
@@ -182,7 +182,7 @@ fn what_was_acknowledged_survives_its_home() {
         let fresh = create(&mut client, home, 180 * PAGE as u64);
         fabric.end("s1");
         let heir = fabric.number("s2");
-        fabric.until("s1", "heir", |record| record.home == heir && record.boot_id.is_some());
+        fabric.until("s1", "heir", |record| record.home == Host(heir) && record.boot_id.is_some());
         for (number, byte) in [(0, 10), (1, 11), (2, 77), (3, 13), (4, 14)] {
             assert!(page(&mut client, kept, number) == vec![byte; PAGE], "page {number}");
         }
@@ -217,7 +217,7 @@ fn what_was_changed_counts_after_the_home_died_unless_somebody_else_had_the_page
         assert_eq!(good(owner.commit(&[(2, &[5; PAGE])], false)), [0_u64; 0]);
         fabric.end("s1");
         let heir = fabric.number("s2");
-        fabric.until("s1", "heir", |record| record.home == heir && record.boot_id.is_some());
+        fabric.until("s1", "heir", |record| record.home == Host(heir) && record.boot_id.is_some());
         commit(&other, 1, 9);
         let mine = [(0, &[6; PAGE][..]), (1, &[7; PAGE]), (2, &[8; PAGE])];
         // The heir knew none of these leases. The owner keeps those that it could claim before they ended.
@@ -277,12 +277,12 @@ fn who_was_never_named_is_not_believed_to_be_home() {
             commit(&leased, 0, round);
         }
         let record = fabric.until("s1", "any", |_| true);
-        assert!(record.home == home && record.complete.contains(&backup), "{record:?}");
+        assert!(record.home == Host(home) && record.complete.contains(&Host(backup)), "{record:?}");
         fabric.end("s1");
         for _ in 0..20 {
             pretend(fabric.lab, "c1", backup, home);
         }
-        fabric.until("s1", "heir", |record| record.home == backup && record.boot_id.is_some());
+        fabric.until("s1", "heir", |record| record.home == Host(backup) && record.boot_id.is_some());
         assert!(page(&mut fabric.client(), object, 0) == vec![19; PAGE], "the last that was acknowledged");
     });
 }
@@ -295,7 +295,7 @@ fn a_backup_that_lost_its_memory_acknowledges_nothing() {
         let leased = fabric.leased(object);
         let backup = fabric.number("s2");
         for round in 0..3_u8 {
-            let before = fabric.until("s1", "complete", |record| record.complete.contains(&backup));
+            let before = fabric.until("s1", "complete", |record| record.complete.contains(&Host(backup)));
             commit(&leased, 0, round);
             fabric.end("s2");
             fabric.serve("s2");
@@ -305,9 +305,9 @@ fn a_backup_that_lost_its_memory_acknowledges_nothing() {
             assert!(after.incarnation > before.incarnation, "{before:?}, then {after:?}");
             fabric.placing.set_directive(fabric.number("s1"), Directive::Back(backup));
         }
-        fabric.until("s1", "complete", |record| record.complete.contains(&backup));
+        fabric.until("s1", "complete", |record| record.complete.contains(&Host(backup)));
         fabric.end("s1");
-        fabric.until("s1", "heir", |record| record.home == backup && record.boot_id.is_some());
+        fabric.until("s1", "heir", |record| record.home == Host(backup) && record.boot_id.is_some());
         let mut client = fabric.client();
         assert!(page(&mut client, object, 0) == vec![2; PAGE] && page(&mut client, object, 1) == vec![2; PAGE]);
         assert!(page(&mut client, object, 2) == vec![0; PAGE]);
@@ -371,7 +371,7 @@ fn a_range_moves_while_clients_work() {
         for to in [second, first, second] {
             let before = done.load(Ordering::Relaxed);
             fabric.placing.set_directive(first, Directive::Move(to));
-            fabric.until("s1", "moved", |record| record.home == to && record.boot_id.is_some());
+            fabric.until("s1", "moved", |record| record.home == Host(to) && record.boot_id.is_some());
             while done.load(Ordering::Relaxed) < before + 20 {
                 assert!(!workers.iter().any(JoinHandle::is_finished) && !maker.is_finished(), "it failed");
                 std::thread::yield_now();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
-use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
 use trellis_output::sockets::{clients, connect_path, is_left_behind, is_listening};
 use trellis_switch::control::{Lines, Refusals};
@@ -56,14 +56,14 @@ pub enum Request {
     /// Move a range to a host.
     Move {
         /// The range.
-        range: Host,
+        range: RangeNumber,
         /// The destination.
         to: Host,
     },
     /// Move pages of a range to a host. If that is the range's own home, they are merged into the range again.
     MovePages {
         /// The range.
-        range: Host,
+        range: RangeNumber,
         /// The destination.
         to: Host,
         /// The first page.
@@ -74,7 +74,7 @@ pub enum Request {
     /// Set the backups of a range; `None` for as many as all ranges have.
     Backups {
         /// The range.
-        range: Host,
+        range: RangeNumber,
         /// The operator's directive.
         directive: Option<Directive>,
     },
@@ -88,7 +88,7 @@ pub enum Request {
     /// Reset a range of which no host has the content.
     Reset {
         /// The range.
-        range: Host,
+        range: RangeNumber,
         /// The new home; by default its current home.
         at: Option<Host>,
         /// Also if there are copies of it at servers that are gone.

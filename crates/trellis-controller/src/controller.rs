@@ -14,9 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::parts::is_part;
-use trellis_fabric_protocol::lease::{Host, Timing};
-use trellis_fabric_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
+use trellis_fabric_protocol::lease::{Host, RangeNumber, Timing};
+use trellis_fabric_protocol::wire::address::{Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
 use trellis_fabric_protocol::wire::datagram::{ControlMessage, Operation, Request, TagKind, seal};
 use trellis_output::sockets::SocketFile;
 use trellis_store::Store;
@@ -152,7 +151,7 @@ impl Controller {
     pub fn open(options: Options) -> Result<Controller, ControllerError> {
         let timing = timing(options.lease_term, options.home_lease)?;
         let prefix = options.prefix;
-        if is_part(prefix.host.0) {
+        if RangeNumber::of(prefix.host).is_part() {
             let sentence = format!(
                 "{prefix}: numbers from {PARTS_FROM:#x} on name parts of ranges, and no host; give another --prefix"
             );
@@ -171,7 +170,7 @@ impl Controller {
         let store = options.records;
         let capabilities = store.capabilities();
         // A store that no other process can open has no other leader.
-        let leadership = Leadership::new(term, random_number, prefix.host.0, !capabilities.shared);
+        let leadership = Leadership::new(term, random_number, prefix.host, !capabilities.shared);
         let (heard, worker_events) = channel();
         let (actions, actions_to_do) = channel();
         let (jobs, jobs_to_do) = channel();
@@ -305,7 +304,7 @@ impl Controller {
     }
 
     fn prefix(&self, host: Host) -> HostPrefix {
-        HostPrefix { cluster: self.settings.me.cluster, host: address::Host(host) }
+        HostPrefix { cluster: self.settings.me.cluster, host }
     }
 
     fn happen(&mut self, worker_event: WorkerEvent, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
@@ -384,7 +383,7 @@ impl Controller {
         let leader = self.leadership.leader().filter(|_| name.is_none());
         if leader != self.leader {
             self.leader = leader;
-            if let Some(host) = leader.filter(|host| *host != self.settings.me.host.0) {
+            if let Some(host) = leader.filter(|host| *host != self.settings.me.host) {
                 let leader = self.prefix(host);
                 self.say(&Event::Waits { leader }, say);
             }
@@ -479,7 +478,7 @@ impl Controller {
         let HostPrefix { cluster, host } = self.settings.me;
         self.sent += 1;
         let source = Source { cluster, host, incarnation: self.incarnation, request: self.sent };
-        let pointer = Pointer::to_host(cluster, address::Host(to));
+        let pointer = Pointer::to_host(cluster, to);
         let destination = pointer.request(message.command(), Arguments::NO_REPLY);
         let operation = Operation::Control { bytes: body.len() as u32 };
         let tag_kind = TagKind::Checksum;
@@ -519,7 +518,7 @@ impl Controller {
         let (backups, timing) = (self.settings.backups, self.settings.timing);
         // The last known leader may be this controller, if it has just lost its right: operators are not referred to it
         // then.
-        let leader = self.leadership.leader().filter(|leader| *leader != self.settings.me.host.0);
+        let leader = self.leadership.leader().filter(|leader| *leader != self.settings.me.host);
         let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
             if request == control::Request::Status {
                 let (cluster, term, home_lease) = (self.settings.me.cluster.number(), timing.term, timing.home_lease);
@@ -558,7 +557,7 @@ impl Controller {
                 let moved = ranges.move_pages(now, range, to, (first, pages), &mut orders);
                 moved.map(|runs| {
                     let parts = runs.iter().filter_map(|(first, _)| ranges.part_at(range, *first));
-                    let written: Vec<Host> = parts.chain([range]).collect();
+                    let written: Vec<RangeNumber> = parts.chain([range]).collect();
                     ranges.answer_when_written(asked, written, &mut orders);
                     if let Some((_, answer)) = self.waiting.get_mut(&asked) {
                         *answer = Answer::Pages(runs);

@@ -17,8 +17,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use trellis_fabric_protocol::lease::parts::{Part, Within, is_part};
-use trellis_fabric_protocol::lease::{Host, controller};
+use trellis_fabric_protocol::lease::parts::{Part, Within};
+use trellis_fabric_protocol::lease::{Host, RangeNumber, controller};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
 use crate::leadership::{Action, Fact, NAME_BYTES};
@@ -87,7 +87,7 @@ pub struct SplitRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord {
     /// [`Part::number`].
-    pub number: Host,
+    pub number: RangeNumber,
     /// [`Part::first`].
     pub first: u64,
     /// [`Part::pages`].
@@ -100,7 +100,7 @@ pub struct PartRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WithinRecord {
     /// [`Within::range`].
-    pub range: Host,
+    pub range: RangeNumber,
     /// [`Within::first`].
     pub first: u64,
     /// [`Within::since`].
@@ -181,7 +181,7 @@ impl SplitRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// The record of a range.
-    Range(Host, RangeRecord),
+    Range(RangeNumber, RangeRecord),
     /// The record of a server.
     Server(Host, ServerRecord),
 }
@@ -190,7 +190,7 @@ pub enum Write {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     /// Ranges by number.
-    pub ranges: Vec<(Host, RangeRecord)>,
+    pub ranges: Vec<(RangeNumber, RangeRecord)>,
     /// Servers by host number.
     pub servers: Vec<(Host, ServerRecord)>,
 }
@@ -258,8 +258,8 @@ pub fn write(store: &dyn Store, region: u32, name: &[u8; NAME_BYTES], writes: &[
     let guard = Guard { key: leader_key(region), expect: Expect::Range { offset: 0, bytes: name.to_vec() } };
     let put = |write: &Write| {
         let (key, bytes) = match write {
-            Write::Range(range, record) => (Key::new(region, Kind::Directory, u64::from(*range)), text(record)),
-            Write::Server(host, record) => (Key::new(region, Kind::Member, u64::from(*host)), text(record)),
+            Write::Range(range, record) => (Key::new(region, Kind::Directory, u64::from(range.0)), text(record)),
+            Write::Server(host, record) => (Key::new(region, Kind::Member, u64::from(host.0)), text(record)),
         };
         Operation::Change { key, change: Change::Put(bytes) }
     };
@@ -286,12 +286,14 @@ fn text<T: Serialize>(record: &T) -> Vec<u8> {
 /// The store's, and [`RecordError::Unreadable`].
 pub fn load(store: &dyn Store, region: u32) -> Result<Records, RecordError> {
     let ranges = load_kind(store, region, Kind::Directory, "range", range_of)?;
+    let ranges: Vec<_> = ranges.into_iter().map(|(number, record)| (RangeNumber(number), record)).collect();
     if let Some((range, why)) = lost_part(&ranges) {
         let what = format!("range {range:#x}");
         return Err(RecordError::Unreadable { store: store.name().to_owned(), what, why });
     }
     let server_of = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
-    Ok(Records { ranges, servers: load_kind(store, region, Kind::Member, "server", server_of)? })
+    let servers = load_kind(store, region, Kind::Member, "server", server_of)?;
+    Ok(Records { ranges, servers: servers.into_iter().map(|(number, record)| (Host(number), record)).collect() })
 }
 
 /// The version is decoded first: another version may have other fields.
@@ -308,13 +310,13 @@ fn range_of(bytes: &[u8]) -> Result<RangeRecord, String> {
 }
 
 /// A range one of whose parts has no record, and a message.
-fn lost_part(ranges: &[(Host, RangeRecord)]) -> Option<(Host, String)> {
-    let records: BTreeMap<Host, &RangeRecord> = ranges.iter().map(|(range, record)| (*range, record)).collect();
+fn lost_part(ranges: &[(RangeNumber, RangeRecord)]) -> Option<(RangeNumber, String)> {
+    let records: BTreeMap<RangeNumber, &RangeRecord> = ranges.iter().map(|(range, record)| (*range, record)).collect();
     ranges.iter().find_map(|(range, record)| {
         let is_there = |part: &&PartRecord| {
             let within = Some(WithinRecord { range: *range, first: part.first, since: part.since });
             let is_its = |found: &&RangeRecord| found.within == within && found.pages == part.pages;
-            is_part(part.number) && records.get(&part.number).is_some_and(is_its)
+            part.number.is_part() && records.get(&part.number).is_some_and(is_its)
         };
         let lost = record.parts.iter().find(|part| !is_there(part))?;
         Some((*range, format!("its part {:#x} has no record", lost.number)))
@@ -327,7 +329,7 @@ fn load_kind<T>(
     kind: Kind,
     word: &str,
     read: impl Fn(&[u8]) -> Result<T, String>,
-) -> Result<Vec<(Host, T)>, RecordError> {
+) -> Result<Vec<(u16, T)>, RecordError> {
     let mut records = Vec::new();
     let mut from = 0;
     loop {
@@ -344,8 +346,8 @@ fn load_kind<T>(
                 what: format!("{word} {number:#x}"),
                 why,
             };
-            let host = Host::try_from(*number).map_err(|_| unreadable("no host has this number".to_owned()))?;
-            records.push((host, read(&bytes).map_err(unreadable)?));
+            let number = u16::try_from(*number).map_err(|_| unreadable("no host has this number".to_owned()))?;
+            records.push((number, read(&bytes).map_err(unreadable)?));
         }
     }
 }
@@ -357,9 +359,9 @@ mod tests {
     const NAME: [u8; NAME_BYTES] = *b"0123456789abcdef";
 
     fn record(incarnation: u16, directive: Option<Directive>) -> RangeRecord {
-        let mut record = controller::Record::first(7);
+        let mut record = controller::Record::first(Host(7));
         record.incarnation = incarnation;
-        (record.backups, record.complete) = (vec![8, 9], vec![9]);
+        (record.backups, record.complete) = (vec![Host(8), Host(9)], vec![Host(9)]);
         RangeRecord::new(&record, 5, directive)
     }
 
@@ -368,7 +370,7 @@ mod tests {
         let store = trellis_store::open("embedded:").expect("a store");
         let region = region(0x12_3456);
         let write_one = |write_this: Write| write(&*store, region, &NAME, &[write_this]);
-        let one = Write::Range(7, record(3, Some(Directive::Hosts(vec![8]))));
+        let one = Write::Range(RangeNumber(7), record(3, Some(Directive::Hosts(vec![Host(8)]))));
         assert!(matches!(write_one(one.clone()), Err(RecordError::Fenced { .. })), "nobody leads");
         let value = [&NAME[..], &[0; 8]].concat();
         let swap = Action::Swap { expect: None, value: Some(value.clone()) };
@@ -376,13 +378,16 @@ mod tests {
         assert_eq!(carry_out(&*store, region, &swap).0, Fact::Found(Some(value.clone())));
         assert_eq!(carry_out(&*store, region, &Action::Read).0, Fact::Found(Some(value.clone())));
         write_one(one.clone()).expect("written");
-        write_one(Write::Range(0x1001, record(1, None))).expect("written");
-        write_one(Write::Range(7, record(4, Some(Directive::Count(2))))).expect("written");
-        write_one(Write::Server(8, ServerRecord { is_drained: true })).expect("written");
+        write_one(Write::Range(RangeNumber(0x1001), record(1, None))).expect("written");
+        write_one(Write::Range(RangeNumber(7), record(4, Some(Directive::Count(2))))).expect("written");
+        write_one(Write::Server(Host(8), ServerRecord { is_drained: true })).expect("written");
         let records = load(&*store, region).expect("readable");
-        assert_eq!(records.ranges, [(7, record(4, Some(Directive::Count(2)))), (0x1001, record(1, None))]);
-        assert_eq!(records.servers, [(8, ServerRecord { is_drained: true })]);
-        assert_eq!(records.ranges[0].1.of_machine().backups, [8, 9]);
+        assert_eq!(
+            records.ranges,
+            [(RangeNumber(7), record(4, Some(Directive::Count(2)))), (RangeNumber(0x1001), record(1, None))]
+        );
+        assert_eq!(records.servers, [(Host(8), ServerRecord { is_drained: true })]);
+        assert_eq!(records.ranges[0].1.of_machine().backups, [Host(8), Host(9)]);
         assert!(load(&*store, super::region(7)).expect("readable").ranges.is_empty(), "another cluster's are others");
         let leave = Action::Swap { expect: Some(value), value: None };
         assert_eq!(carry_out(&*store, region, &leave).0, Fact::Swapped);
@@ -404,7 +409,7 @@ mod tests {
         assert!(put(&text(&later)).contains("it has version 9, and this controller reads 4"));
         assert!(put(b"{\"version\":1,\"pages\":5}").contains("it has version 1"), "whatever else it has");
         let mut of_parts = record(1, None);
-        of_parts.parts = vec![PartRecord { number: 0xf000, first: 2, pages: 3, since: 1 }];
+        of_parts.parts = vec![PartRecord { number: RangeNumber(0xf000), first: 2, pages: 3, since: 1 }];
         assert!(put(&text(&of_parts)).contains("its part 0xf000 has no record"));
     }
 }

@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::lease::parts::Within;
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_switch::control::{At, Remote};
 use trellis_switch::{Cluster, HotPage, Page, PageRun, Prefix, Redirect, Route, Switch, SwitchError};
 
@@ -38,10 +38,10 @@ const HOT_PAGES_OF_RUNS: usize = trellis_switch::layout::HOT_MAX as usize;
 const COMMANDS: [(u8, u8); 3] = [(0x00, 50), (0x40, 54), (0x44, 55)];
 
 /// The prefixes of requests for the pages of a range.
-pub fn prefixes(cluster: Cluster, range: Host) -> [Prefix; 3] {
+pub fn prefixes(cluster: Cluster, range: RangeNumber) -> [Prefix; 3] {
     COMMANDS.map(|(command, bits)| {
-        let address = cluster.address(range, command, 0, 0);
-        Prefix::new(address, bits).unwrap_or_else(|_| Prefix::host(cluster, range))
+        let address = cluster.address(range.0, command, 0, 0);
+        Prefix::new(address, bits).unwrap_or_else(|_| Prefix::host(cluster, range.0))
     })
 }
 
@@ -51,11 +51,11 @@ pub(crate) enum Job {
     /// A range or part is at this place.
     Set { ticket: u64, place: Place },
     /// This number is no longer a part.
-    Forget(Host),
+    Forget(RangeNumber),
     /// All places; any other entries of the switch are not this controller's.
     All(Vec<Place>),
     /// Requests for this page, by range and number, go to this host for this many nanoseconds, or to its home.
-    Redirect { page: (Host, u64), to: Option<(Host, Nanoseconds)> },
+    Redirect { page: (RangeNumber, u64), to: Option<(Host, Nanoseconds)> },
     /// Requests to any server are answered by this one.
     Anywhere(Host),
     /// This controller no longer leads.
@@ -75,27 +75,27 @@ pub(crate) enum Report {
 #[derive(Debug, Default)]
 struct Wanted {
     /// The homes by range.
-    homes: BTreeMap<Host, Host>,
+    homes: BTreeMap<RangeNumber, Host>,
     /// The parts: where each was split from, its number of pages, and its home.
-    parts: BTreeMap<Host, (Within, u64, Host)>,
+    parts: BTreeMap<RangeNumber, (Within, u64, Host)>,
 }
 
 impl Wanted {
     /// Sets a place; returns the range that it is, or is part of.
-    fn set(&mut self, Place { number, home, part }: Place) -> Host {
+    fn set(&mut self, Place { number, home, part }: Place) -> RangeNumber {
         let Some((within, pages)) = part else {
             self.homes.insert(number, home);
             return number;
         };
         self.parts.insert(number, (within, pages, home));
         // A range that never moved is at its own host.
-        self.homes.entry(within.range).or_insert(within.range);
+        self.homes.entry(within.range).or_insert(within.range.host());
         within.range
     }
 
     /// Pages of a range that are not at its home, in their order: first page, number of pages, host. Adjacent ones at one
     /// host are combined.
-    fn stretches(&self, range: Host) -> Vec<(u64, u64, Host)> {
+    fn stretches(&self, range: RangeNumber) -> Vec<(u64, u64, Host)> {
         let own = self.homes.get(&range);
         let elsewhere = self.parts.values().filter(|(within, _, home)| within.range == range && Some(home) != own);
         let mut pages: Vec<(u64, u64, Host)> =
@@ -137,7 +137,7 @@ pub(crate) struct Router {
     /// Whether this controller leads at this moment.
     leads: Box<dyn Fn() -> bool + Send>,
     /// The range that was last sent of those that are sent again in turn.
-    told_again: Host,
+    told_again: RangeNumber,
 }
 
 impl Router {
@@ -152,7 +152,18 @@ impl Router {
         let pages = if rebalances { HOT_PAGES_OF_RUNS } else { HOT_PAGES };
         let (boot_id, counted) = (switch.boot_id(), (copies || rebalances).then(|| (Instant::now(), pages)));
         let (wanted, anywhere, complaint) = (None, None, None);
-        Router { at, switch, boot_id, wanted, anywhere, counted, is_dirty: false, complaint, leads, told_again: 0 }
+        Router {
+            at,
+            switch,
+            boot_id,
+            wanted,
+            anywhere,
+            counted,
+            is_dirty: false,
+            complaint,
+            leads,
+            told_again: RangeNumber(0),
+        }
     }
 
     /// Does jobs until the channel is closed.
@@ -208,19 +219,19 @@ impl Router {
         let ports = &self.switch.description().ports;
         let host = |number: u16| ports.iter().find(|port| port.port == number).map(|port| port.host);
         let rate = |HotPage { page, requests, by_port }: HotPage| Counted {
-            page: (page.home, page.number),
+            page: (RangeNumber(page.home), page.number),
             per_second: rate(requests),
-            by: by_port.into_iter().filter_map(|(port, count)| Some((host(port)?, rate(count)))).collect(),
+            by: by_port.into_iter().filter_map(|(port, count)| Some((Host(host(port)?), rate(count)))).collect(),
         };
         let _ = reports.send(Report::Hot(pages.into_iter().map(rate).collect()));
     }
 
     /// Sends requests for a page to a host that has a copy. Requests that a switch refuses to redirect go to the home.
-    fn redirect(&self, (home, number): (Host, u64), to: Option<(Host, Nanoseconds)>) {
+    fn redirect(&self, (range, number): (RangeNumber, u64), to: Option<(Host, Nanoseconds)>) {
         if self.wanted.is_none() || !(self.leads)() {
             return;
         }
-        let page = Page { home, number };
+        let page = Page { home: range.0, number };
         let redirect = to.and_then(|(host, left)| {
             let until = Instant::now().checked_add(Duration::from_nanos(left));
             self.port_of(host).map(|port| Redirect { port, epoch: 0, until })
@@ -262,8 +273,8 @@ impl Router {
             }
         }
         let Some(wanted) = &self.wanted else { return };
-        let ranges: Vec<Host> = wanted.homes.keys().copied().collect();
-        let elsewhere = wanted.homes.iter().filter(|(range, home)| range != home).count();
+        let ranges: Vec<RangeNumber> = wanted.homes.keys().copied().collect();
+        let elsewhere = wanted.homes.iter().filter(|(range, home)| range.host() != **home).count();
         self.is_dirty = false;
         for range in ranges {
             self.set(range, reports);
@@ -281,7 +292,7 @@ impl Router {
         let _ = reports.send(Report::Say(Event::Routes { switch, elsewhere }));
     }
 
-    fn set(&mut self, range: Host, reports: &Sender<Report>) {
+    fn set(&mut self, range: RangeNumber, reports: &Sender<Report>) {
         let Some(wanted) = &self.wanted else { return };
         let Some(home) = wanted.homes.get(&range).copied() else { return };
         let stretches = wanted.stretches(range);
@@ -305,7 +316,7 @@ impl Router {
     }
 
     fn port_of(&self, host: Host) -> Option<u16> {
-        self.switch.description().ports.iter().find(|port| port.host == host).map(|port| port.port)
+        self.switch.description().ports.iter().find(|port| port.host == host.0).map(|port| port.port)
     }
 
     fn try_anywhere(&self) -> Result<(), String> {
@@ -321,12 +332,12 @@ impl Router {
     }
 
     /// Sends requests for these pages of a range to their hosts, and all others to the range's home.
-    fn try_set_runs(&self, range: Host, stretches: &[(u64, u64, Host)]) -> Result<(), String> {
+    fn try_set_runs(&self, range: RangeNumber, stretches: &[(u64, u64, Host)]) -> Result<(), String> {
         let (mut wanted, mut without) = (BTreeMap::new(), Ok(()));
         for &(first, pages, host) in stretches {
             match self.port_of(host) {
                 Some(port) => {
-                    wanted.extend(PageRun::cover(range, first, pages).into_iter().map(|run| (run, port)));
+                    wanted.extend(PageRun::cover(range.0, first, pages).into_iter().map(|run| (run, port)));
                 }
                 None => {
                     without =
@@ -335,7 +346,7 @@ impl Router {
             }
         }
         let said = |error: SwitchError| error.to_string();
-        let (lacking, surplus) = differences(&wanted, &self.switch.runs(range).map_err(said)?);
+        let (lacking, surplus) = differences(&wanted, &self.switch.runs(range.0).map_err(said)?);
         // New entries first, so that no request goes elsewhere in between. An entry for which there is no room is added
         // when others were dropped.
         let set = lacking.into_iter().try_for_each(|(run, port)| self.switch.set_run(run, port).map_err(said));
@@ -343,17 +354,17 @@ impl Router {
         set.and(without)
     }
 
-    fn no_port(&self, host: Host, what: &str, range: Host) -> String {
+    fn no_port(&self, host: Host, what: &str, range: RangeNumber) -> String {
         let kind = self.switch.name();
         format!(
             "the switch {kind} has no port where host {host:#x} is plugged in; requests for {what} {range:#x} are not delivered"
         )
     }
 
-    fn try_set(&self, range: Host, home: Host) -> Result<(), String> {
+    fn try_set(&self, range: RangeNumber, home: Host) -> Result<(), String> {
         let said = |error: SwitchError| error.to_string();
         let cluster = self.switch.cluster();
-        if range == home {
+        if range.host() == home {
             return prefixes(cluster, range).into_iter().try_for_each(|prefix| {
                 // A missing entry is the desired result.
                 self.switch.drop_prefix(prefix).map(drop).map_err(said)
@@ -369,11 +380,11 @@ impl Router {
 mod tests {
     use super::*;
 
-    fn part(number: Host, first: u64, pages: u64, home: Host) -> Place {
-        Place { number, home, part: Some((Within { range: 7, first, since: 2 }, pages)) }
+    fn part(number: RangeNumber, first: u64, pages: u64, home: Host) -> Place {
+        Place { number, home, part: Some((Within { range: RangeNumber(7), first, since: 2 }, pages)) }
     }
 
-    fn range(number: Host, home: Host) -> Place {
+    fn range(number: RangeNumber, home: Host) -> Place {
         Place { number, home, part: None }
     }
 
@@ -385,35 +396,40 @@ mod tests {
     fn neighbours_at_one_host_are_covered_together() {
         let mut wanted = Wanted::default();
         for place in [
-            range(7, 7),
-            range(8, 9),
-            part(0xf004, 12, 4, 8),
-            part(0xf000, 0, 4, 8),
-            part(0xf001, 4, 4, 8),
-            part(0xf002, 8, 2, 9),
-            part(0xf003, 20, 9, 7),
+            range(RangeNumber(7), Host(7)),
+            range(RangeNumber(8), Host(9)),
+            part(RangeNumber(0xf004), 12, 4, Host(8)),
+            part(RangeNumber(0xf000), 0, 4, Host(8)),
+            part(RangeNumber(0xf001), 4, 4, Host(8)),
+            part(RangeNumber(0xf002), 8, 2, Host(9)),
+            part(RangeNumber(0xf003), 20, 9, Host(7)),
         ] {
             wanted.set(place);
         }
         assert_eq!(
-            wanted.stretches(7),
-            [(0, 8, 8), (8, 2, 9), (12, 4, 8)],
+            wanted.stretches(RangeNumber(7)),
+            [(0, 8, Host(8)), (8, 2, Host(9)), (12, 4, Host(8))],
             "what is at the range's home goes there anyhow"
         );
-        assert_eq!(wanted.stretches(8), []);
-        let runs: Vec<PageRun> = wanted.stretches(7).iter().flat_map(|it| PageRun::cover(7, it.0, it.1)).collect();
+        assert_eq!(wanted.stretches(RangeNumber(8)), []);
+        let runs: Vec<PageRun> =
+            wanted.stretches(RangeNumber(7)).iter().flat_map(|it| PageRun::cover(7, it.0, it.1)).collect();
         assert_eq!(runs, [run(0, 3), run(8, 1), run(12, 2)]);
         // The range moves: its parts stay, and those that were at its home are elsewhere now.
-        assert_eq!(wanted.set(range(7, 8)), 7);
-        assert_eq!(wanted.stretches(7), [(8, 2, 9), (20, 9, 7)]);
-        assert_eq!(wanted.set(part(0xf002, 8, 2, 7)), 7, "it is told which range that concerns");
-        assert_eq!(wanted.stretches(7), [(8, 2, 7), (20, 9, 7)]);
+        assert_eq!(wanted.set(range(RangeNumber(7), Host(8))), RangeNumber(7));
+        assert_eq!(wanted.stretches(RangeNumber(7)), [(8, 2, Host(9)), (20, 9, Host(7))]);
+        assert_eq!(
+            wanted.set(part(RangeNumber(0xf002), 8, 2, Host(7))),
+            RangeNumber(7),
+            "it is told which range that concerns"
+        );
+        assert_eq!(wanted.stretches(RangeNumber(7)), [(8, 2, Host(7)), (20, 9, Host(7))]);
         wanted.parts.clear();
-        assert_eq!(wanted.stretches(7), []);
+        assert_eq!(wanted.stretches(RangeNumber(7)), []);
         // A range that never moved is sent with its first part.
         let mut wanted = Wanted::default();
-        wanted.set(part(0xf000, 0, 4, 8));
-        assert_eq!((wanted.homes, wanted.parts.len()), ([(7, 7)].into(), 1));
+        wanted.set(part(RangeNumber(0xf000), 0, 4, Host(8)));
+        assert_eq!((wanted.homes, wanted.parts.len()), ([(RangeNumber(7), Host(7))].into(), 1));
     }
 
     #[test]

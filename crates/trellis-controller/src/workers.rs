@@ -168,7 +168,7 @@ fn control_message(
         return Err(Reason::NotToController(command));
     }
     let message = payload.get(HEADER_BYTES..).and_then(|payload| ControlMessage::decode(command, payload));
-    message.map(|message| (request.source.host.0, message)).ok_or(Reason::NotUnderstood(command))
+    message.map(|message| (request.source.host, message)).ok_or(Reason::NotUnderstood(command))
 }
 
 /// Carries out the leadership's deeds in the store.

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use trellis_fabric_protocol::lease::client::{Client, Input};
 use trellis_fabric_protocol::lease::reader::{self, Reader};
-use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party, Status, Timing, epoch_of};
+use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Host, Message, Outcome, Party, Status, Timing, epoch_of};
 
-const HOME: u16 = 1;
-const ME: Party = Party { host: 20, incarnation: 0x8001 };
+const HOME: Host = Host(1);
+const ME: Party = Party { host: Host(20), incarnation: 0x8001 };
 const RETRY: u64 = 10;
 
 fn step(client: &mut Client, now: u64, input: Input) -> Vec<Effect> {
@@ -32,7 +32,7 @@ fn requests(effects: &[Effect]) -> Vec<u64> {
 
 /// A client that changes a page and asks twice to commit it, with what it asks and the numbers of the requests.
 fn asked_twice(release: bool) -> (Client, Ask, [u64; 2]) {
-    let mut client = Client::new(ME, Party::of(9), Timing::new(1_000, 5_000, RETRY, 100), HOME);
+    let mut client = Client::new(ME, Party::of(Host(9)), Timing::new(1_000, 5_000, RETRY, 100), HOME);
     let epoch = epoch_of(1) + 1;
     let update = requests(&step(&mut client, 0, Input::Update(0)));
     reply(&mut client, 1, update[0], Ask::Update, Status::Ok, epoch);
@@ -108,7 +108,7 @@ impl Slow {
 #[test]
 fn a_lease_is_had_and_kept_at_a_home_that_takes_longer_than_a_retry() {
     for takes in TIMES {
-        let (mut client, mut home) = (Client::new(ME, Party::of(9), timing(), HOME), Slow::new(takes));
+        let (mut client, mut home) = (Client::new(ME, Party::of(Host(9)), timing(), HOME), Slow::new(takes));
         home.hear(0, &step(&mut client, 0, Input::Update(0)));
         let mut owned_at = None;
         for now in 1..10_000 {
@@ -132,7 +132,7 @@ fn a_lease_is_had_and_kept_at_a_home_that_takes_longer_than_a_retry() {
 #[test]
 fn a_copy_is_had_and_kept_at_a_home_that_takes_longer_than_a_retry() {
     for takes in TIMES {
-        let (mut reader, mut home) = (Reader::new(ME, Party::of(9), timing(), HOME), Slow::new(takes));
+        let (mut reader, mut home) = (Reader::new(ME, Party::of(Host(9)), timing(), HOME), Slow::new(takes));
         let mut effects = Vec::new();
         reader.step(0, reader::Input::Follow(0), &mut effects);
         home.hear(0, &effects);
@@ -157,7 +157,7 @@ fn a_copy_is_had_and_kept_at_a_home_that_takes_longer_than_a_retry() {
 
 #[test]
 fn a_lease_that_is_not_renewed_ends_in_time() {
-    let mut client = Client::new(ME, Party::of(9), timing(), HOME);
+    let mut client = Client::new(ME, Party::of(Host(9)), timing(), HOME);
     let update = requests(&step(&mut client, 0, Input::Update(0)));
     reply(&mut client, 1, update[0], Ask::Update, Status::Ok, epoch_of(1) + 1);
     let until = timing().held;
@@ -174,7 +174,7 @@ fn a_lease_that_is_not_renewed_ends_in_time() {
 
 #[test]
 fn waits_begin_again_after_an_answer() {
-    let mut client = Client::new(ME, Party::of(9), timing(), HOME);
+    let mut client = Client::new(ME, Party::of(Host(9)), timing(), HOME);
     let mut asked = requests(&step(&mut client, 0, Input::Update(0)))[0];
     let again = |client: &mut Client| {
         let due = client.due(0).expect("it waits");
@@ -195,7 +195,7 @@ fn waits_begin_again_after_an_answer() {
 fn who_cannot_have_a_page_now_asks_again_soon_and_less_soon_each_time() {
     const RETRY: u64 = 640;
     let timing = Timing::new(64_000, 64_000, RETRY, 100);
-    let (mut client, mut now, mut pauses) = (Client::new(ME, Party::of(9), timing, HOME), 0, Vec::new());
+    let (mut client, mut now, mut pauses) = (Client::new(ME, Party::of(Host(9)), timing, HOME), 0, Vec::new());
     let mut asked = requests(&step(&mut client, now, Input::Update(0)))[0];
     for _ in 0..8 {
         reply(&mut client, now + 1, asked, Ask::Update, Status::Restarting, 0);
@@ -212,7 +212,7 @@ fn who_cannot_have_a_page_now_asks_again_soon_and_less_soon_each_time() {
 fn a_reader_that_cannot_have_a_copy_now_asks_again_soon_and_less_soon_each_time() {
     const RETRY: u64 = 640;
     let timing = Timing::new(64_000, 64_000, RETRY, 100);
-    let (mut reader, mut now, mut pauses) = (Reader::new(ME, Party::of(9), timing, HOME), 0, Vec::new());
+    let (mut reader, mut now, mut pauses) = (Reader::new(ME, Party::of(Host(9)), timing, HOME), 0, Vec::new());
     let mut asked = Vec::new();
     reader.step(now, reader::Input::Follow(0), &mut asked);
     let answer = |reader: &mut Reader, now: u64, asked: &[Effect], status, epoch| {

@@ -11,8 +11,8 @@ use trellis_fabric_protocol::lease::{
     Ask, Bytes, Effect, Host, Message, Party, Placement, State, Status, Timing, epoch_of,
 };
 
-const HOME: Host = 1;
-const CONTROLLER: Host = 300;
+const HOME: Host = Host(1);
+const CONTROLLER: Host = Host(300);
 const TERM: u64 = 1_000;
 const HOME_LEASE: u64 = 600;
 const RETRY: u64 = 10;
@@ -22,7 +22,7 @@ fn timing() -> Timing {
 }
 
 fn client(number: u16) -> Party {
-    Party { host: 100 + number, incarnation: 1 }
+    Party { host: Host(100 + number), incarnation: 1 }
 }
 
 fn step(server: &mut RangeServer, now: u64, from: Party, message: Message) -> Vec<Effect> {
@@ -123,13 +123,17 @@ fn a_home_that_handed_its_range_over_is_not_made_home_by_an_earlier_answer() {
         let placement = Placement { hand_to, ..placement(&[], false) };
         Message::Placed { request, boot_id: 7, placement, call: 0 }
     };
-    step(&mut server, 2 + 2 * third, Party::of(CONTROLLER), placed(second, Some(2)));
+    step(&mut server, 2 + 2 * third, Party::of(CONTROLLER), placed(second, Some(Host(2))));
     step(&mut server, 3 + 2 * third, Party::of(CONTROLLER), placed(first, None));
-    assert_eq!(server.home.as_ref().unwrap().hand_to, Some(2), "the earlier answer was followed after the later one");
+    assert_eq!(
+        server.home.as_ref().unwrap().hand_to,
+        Some(Host(2)),
+        "the earlier answer was followed after the later one"
+    );
 
     let third_report = report(&mut server, 1 + 3 * third);
     let now = 5 * HOME_LEASE;
-    step(&mut server, now, Party { host: 2, incarnation: 0 }, Message::Taken { incarnation: 1 });
+    step(&mut server, now, Party { host: Host(2), incarnation: 0 }, Message::Taken { incarnation: 1 });
     assert_eq!(server.handed, Some(1));
     step(&mut server, now + 1, Party::of(CONTROLLER), placed(third_report, None));
     assert!(!server.serves(now + 1), "a home that gave its leases away serves again");
@@ -141,8 +145,8 @@ fn a_backup_that_answers_calls_late_becomes_home() {
         let record = Record {
             begins_empty: false,
             boot_id: Some(7),
-            backups: vec![2],
-            complete: vec![2],
+            backups: vec![Host(2)],
+            complete: vec![Host(2)],
             ..Record::first(HOME)
         };
         let mut controller = Controller::new(timing(), record, 0);
@@ -151,17 +155,17 @@ fn a_backup_that_answers_calls_late_becomes_home() {
             let mut effects = Vec::new();
             while let Some((_, call)) = calls.pop_front_if(|(at, _)| *at <= now) {
                 let report = Message::Report { request: now, boot_id: 3, state: State::Idle, call };
-                controller.step(now, Fact::Message(Party::of(2), report), &mut effects);
+                controller.step(now, Fact::Message(Party::of(Host(2)), report), &mut effects);
             }
             controller.step(now, Fact::Tick, &mut effects);
             for effect in &effects {
                 if let Effect::Send { to, message: Message::Placed { request: 0, call, .. }, .. } = effect
-                    && to.host == 2
+                    && to.host == Host(2)
                 {
                     calls.push_back((now + takes, *call));
                 }
             }
-            controller.record.home == 2
+            controller.record.home == Host(2)
         });
         let home_at = home_at.unwrap_or_else(|| panic!("a backup that takes {takes} is never heard"));
         assert!(home_at < HOME_LEASE + 5 * takes.max(RETRY), "{takes}: {home_at}");
@@ -261,35 +265,35 @@ fn stored(run: Range<u64>) -> Message {
 #[test]
 fn pages_that_nothing_ever_changed_are_given_by_one_message() {
     let empty = 1 << 40;
-    let (mut server, effects) = home(empty, 0, &[2]);
+    let (mut server, effects) = home(empty, 0, &[Host(2)]);
     let most = u64::from(u32::MAX);
     assert_eq!(runs(&effects)[0], (0..most, Bytes::Zero), "an empty range, as many as the message can name");
     let mut under_way: Vec<Range<u64>> = runs(&effects).into_iter().map(|(run, _)| run).collect();
     let mut messages = under_way.len();
     while let Some(run) = under_way.pop() {
-        let effects = step(&mut server, 2, Party::of(2), stored(run));
+        let effects = step(&mut server, 2, Party::of(Host(2)), stored(run));
         messages += runs(&effects).len();
         under_way.extend(runs(&effects).into_iter().map(|(run, _)| run));
     }
     assert!(server.home.as_ref().is_some_and(|home| home.is_settled()) && messages < 300, "{messages} messages");
     // Changed pages go separately, with their bytes, and so do the home's own pages.
-    let (mut server, effects) = home_of_changed(100, 2, &[2], 40..42);
+    let (mut server, effects) = home_of_changed(100, 2, &[Host(2)], 40..42);
     assert_eq!(runs(&effects), [(98..99, Bytes::Page), (99..100, Bytes::Page)]);
     let given = |server: &RangeServer| [39, 40, 42].map(|page| server.home.as_ref().unwrap().settling.is_given(page));
-    step(&mut server, 2, Party::of(2), stored(98..99));
-    let effects = step(&mut server, 2, Party::of(2), stored(99..100));
+    step(&mut server, 2, Party::of(Host(2)), stored(98..99));
+    let effects = step(&mut server, 2, Party::of(Host(2)), stored(99..100));
     let page = Bytes::Page;
     assert_eq!(runs(&effects), [(0..40, Bytes::Zero), (40..41, page), (41..42, page), (42..98, Bytes::Zero)]);
     assert_eq!(given(&server), [false; 3]);
-    step(&mut server, 3, Party::of(2), stored(0..1));
+    step(&mut server, 3, Party::of(Host(2)), stored(0..1));
     assert_eq!(given(&server), [false; 3], "one page of a run is not the run");
-    step(&mut server, 3, Party::of(2), stored(0..40));
+    step(&mut server, 3, Party::of(Host(2)), stored(0..40));
     assert_eq!(given(&server), [true, false, false]);
 }
 
 #[test]
 fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since() {
-    let (mut server, effects) = home(40, 0, &[2]);
+    let (mut server, effects) = home(40, 0, &[Host(2)]);
     assert_eq!(runs(&effects), [(0..40, Bytes::Zero)]);
     assert!(server.unchanged(0..40).eq(0..40));
     // The answer is late; meanwhile a client changes page 0, which counts once the backup has it.
@@ -302,7 +306,7 @@ fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since
         Message::Request { page: 0, request: 2, ask: Ask::Commit { epoch, release: false } },
     );
     assert_eq!(runs(&staged), [(0..1, Bytes::Staged)], "{staged:?}");
-    step(&mut server, 4, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch });
+    step(&mut server, 4, Party::of(Host(2)), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch });
     let mut effects = Vec::new();
     server.step(2 + RETRY, Input::Tick, &mut effects);
     assert_eq!(runs(&effects), [(0..40, Bytes::Zero)], "{effects:?}");
@@ -311,7 +315,7 @@ fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since
 
 #[test]
 fn a_page_that_was_changed_since_is_not_given_as_zero_in_the_next_incarnation() {
-    let (mut server, effects) = home(40, 0, &[2, 3]);
+    let (mut server, effects) = home(40, 0, &[Host(2), Host(3)]);
     assert_eq!(runs(&effects), [(0..40, Bytes::Zero), (0..40, Bytes::Zero)]);
     // Both answers are late; meanwhile both backups get a change of page 5.
     step(&mut server, 2, client(0), Message::Request { page: 5, request: 1, ask: Ask::Update });
@@ -319,14 +323,14 @@ fn a_page_that_was_changed_since_is_not_given_as_zero_in_the_next_incarnation() 
     let commit = Ask::Commit { epoch, release: false };
     step(&mut server, 3, client(0), Message::Request { page: 5, request: 2, ask: commit });
     for backup in [2, 3] {
-        step(&mut server, 4, Party::of(backup), Message::Stored { page: 5, pages: 1, incarnation: 1, epoch });
+        step(&mut server, 4, Party::of(Host(backup)), Message::Stored { page: 5, pages: 1, incarnation: 1, epoch });
     }
     assert!(server.home.as_ref().unwrap().staged.is_empty());
 
     let third = HOME_LEASE / 3;
     server.step(1 + third, Input::Tick, &mut Vec::new());
     let request = server.reports;
-    let placement = Placement { incarnation: 2, ..placement(&[2], false) };
+    let placement = Placement { incarnation: 2, ..placement(&[Host(2)], false) };
     let placed = Message::Placed { request, boot_id: 7, placement, call: 0 };
     let effects = step(&mut server, 2 + third, Party::of(CONTROLLER), placed);
     // Backup 2 has page 5 of incarnation 1: it would take a newer zero page for the later version.
@@ -335,7 +339,7 @@ fn a_page_that_was_changed_since_is_not_given_as_zero_in_the_next_incarnation() 
 
 #[test]
 fn a_backup_that_hears_of_zero_pages_keeps_what_is_newer() {
-    let mut server = RangeServer::new(2, Party::of(CONTROLLER), 10, timing(), 7, HOME);
+    let mut server = RangeServer::new(Host(2), Party::of(CONTROLLER), 10, timing(), 7, HOME);
     let store = |page, pages, incarnation, epoch| Message::Store { page, pages, incarnation, epoch };
     let mut put = |message| {
         let effects = step(&mut server, 1, Party::of(HOME), message);
@@ -354,7 +358,7 @@ fn a_backup_that_hears_of_zero_pages_keeps_what_is_newer() {
 #[test]
 fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
     let (pages, own, window) = (300, 100, 64);
-    let (mut server, effects) = home_of_changed(pages, own, &[2], 0..pages - own);
+    let (mut server, effects) = home_of_changed(pages, own, &[Host(2)], 0..pages - own);
     let (mut under_way, mut order) = (stores(&effects), stores(&effects));
     let mut now = 2;
     while let Some(page) = under_way.pop() {
@@ -365,7 +369,7 @@ fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
         let stored = stored(page..page + 1);
         // A repeated message counts once.
         for _ in 0..2 {
-            let sent = stores(&step(&mut server, now, Party::of(2), stored.clone()));
+            let sent = stores(&step(&mut server, now, Party::of(Host(2)), stored.clone()));
             order.extend(&sent);
             under_way.extend(sent);
         }
@@ -377,7 +381,7 @@ fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
 
 #[test]
 fn what_is_not_answered_is_said_again_ever_more_rarely() {
-    let (mut server, effects) = home_of_changed(300, 0, &[2], 0..300);
+    let (mut server, effects) = home_of_changed(300, 0, &[Host(2)], 0..300);
     assert_eq!(stores(&effects).len(), 64);
     server.home.as_mut().unwrap().until = u64::MAX;
     let (mut now, mut said) = (1, Vec::new());
@@ -391,19 +395,19 @@ fn what_is_not_answered_is_said_again_ever_more_rarely() {
     assert!(said[0] == 1 + RETRY && pauses.is_sorted() && pauses.len() < 8, "{said:?}");
     assert!(pauses.iter().all(|pause| *pause <= HOME_LEASE / 3), "{said:?}");
     let home = server.home.as_ref().unwrap();
-    assert_eq!(home.silent(now, &timing()), Some(2));
+    assert_eq!(home.silent(now, &timing()), Some(Host(2)));
     assert_eq!(home.settling.window, 1, "answers do not keep up");
 }
 
 #[test]
 fn one_backups_answers_do_not_hide_that_another_is_silent() {
-    let (mut server, effects) = home(1, 0, &[2, 3]);
+    let (mut server, effects) = home(1, 0, &[Host(2), Host(3)]);
     assert_eq!(stores(&effects), [0, 0]);
     for now in 2..=1 + HOME_LEASE {
-        step(&mut server, now, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch: 0 });
+        step(&mut server, now, Party::of(Host(2)), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch: 0 });
     }
     let home = server.home.as_ref().unwrap();
-    assert_eq!((home.silent(HOME_LEASE, &timing()), home.silent(1 + HOME_LEASE, &timing())), (None, Some(3)));
+    assert_eq!((home.silent(HOME_LEASE, &timing()), home.silent(1 + HOME_LEASE, &timing())), (None, Some(Host(3))));
 }
 
 #[test]
@@ -447,24 +451,29 @@ fn a_range_begins_where_nobody_has_anything_and_is_reset_when_that_is_lost() {
 
 #[test]
 fn a_range_is_not_reset_while_somebody_has_it() {
-    let record =
-        Record { begins_empty: false, boot_id: Some(7), backups: vec![2], complete: vec![2], ..Record::first(HOME) };
+    let record = Record {
+        begins_empty: false,
+        boot_id: Some(7),
+        backups: vec![Host(2)],
+        complete: vec![Host(2)],
+        ..Record::first(HOME)
+    };
     let mut controller = Controller::new(timing(), record.clone(), 0);
     let mut effects = Vec::new();
     controller.step(1, Fact::Reset(HOME), &mut effects);
     controller.step(HOME_LEASE, Fact::Tick, &mut effects);
     assert!(controller.is_open && controller.record == record, "a backup has everything");
     let report = Message::Report { request: 1, boot_id: 4, state: State::Idle, call: controller.call };
-    controller.step(HOME_LEASE + 1, Fact::Message(Party::of(2), report), &mut effects);
-    assert_eq!((controller.record.home, controller.begins_at), (2, None));
+    controller.step(HOME_LEASE + 1, Fact::Message(Party::of(Host(2)), report), &mut effects);
+    assert_eq!((controller.record.home, controller.begins_at), (Host(2), None));
 }
 
 #[test]
 fn who_asks_for_what_nobody_has_hears_that() {
     // The range has been reset for that boot id, and its home has not reported yet.
-    let record = Record { begins_empty: true, boot_id: Some(7), backups: vec![2], ..Record::first(HOME) };
+    let record = Record { begins_empty: true, boot_id: Some(7), backups: vec![Host(2)], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record, 0);
-    let mut backup = RangeServer::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
+    let mut backup = RangeServer::new(Host(2), Party::of(CONTROLLER), 10, timing(), 3, HOME);
     backup.memory.incarnation = 1;
     // The backup asks, as it does when it is called, and is told.
     let tell = |controller: &mut Controller, backup: &mut RangeServer, now, cause| {
@@ -473,10 +482,10 @@ fn who_asks_for_what_nobody_has_hears_that() {
         for effect in effects {
             let Effect::Send { to, message, .. } = effect else { continue };
             let mut said =
-                if to == Party::of(2) { step(backup, now, Party::of(CONTROLLER), message) } else { Vec::new() };
+                if to == Party::of(Host(2)) { step(backup, now, Party::of(CONTROLLER), message) } else { Vec::new() };
             while let Some(Effect::Send { message: report, .. }) = said.pop() {
                 let mut answers = Vec::new();
-                controller.step(now, Fact::Message(Party::of(2), report), &mut answers);
+                controller.step(now, Fact::Message(Party::of(Host(2)), report), &mut answers);
                 for answer in answers {
                     let Effect::Send { message, .. } = answer else { continue };
                     step(backup, now, Party::of(CONTROLLER), message);

@@ -8,14 +8,14 @@ use trellis_fabric_protocol::lease::home::Stamp;
 use trellis_fabric_protocol::lease::parts::{Keeps, Part, Step, are_parts, is_credible, may_keep, next, part_with};
 use trellis_fabric_protocol::lease::server::{Input, RangeServer};
 use trellis_fabric_protocol::lease::{
-    Ask, Bytes, Effect, Host, Message, PageNumber, Party, Placement, State, Status, Timing,
+    Ask, Bytes, Effect, Host, Message, PageNumber, Party, Placement, RangeNumber, State, Status, Timing,
 };
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
-const CONTROLLER: Host = 9;
-const HOME: Host = 1;
-const BACKUP: Host = 2;
-const CLIENT: Party = Party { host: 20, incarnation: 0x8001 };
+const CONTROLLER: Host = Host(9);
+const HOME: Host = Host(1);
+const BACKUP: Host = Host(2);
+const CLIENT: Party = Party { host: Host(20), incarnation: 0x8001 };
 const BOOT_ID: u16 = 7;
 const PAGES: PageNumber = 10;
 
@@ -24,7 +24,7 @@ fn timing() -> Timing {
 }
 
 fn part(since: u16) -> Part {
-    Part { number: PARTS_FROM, first: 3, pages: 4, since }
+    Part { number: RangeNumber(PARTS_FROM), first: 3, pages: 4, since }
 }
 
 fn placement(incarnation: u16, parts: Vec<Part>) -> Placement {
@@ -205,7 +205,7 @@ fn a_page_is_kept_by_who_has_it() {
     let of_part = home().split(4, &part(2), 0);
     let store = |incarnation| Message::Store { page: 0, pages: 1, incarnation, epoch: 1 };
     assert!(is_credible(&of_part, &store(2)) && !is_credible(&of_part, &store(3)));
-    let over = [Part { first: 6, number: PARTS_FROM + 1, ..part(3) }, part(3)];
+    let over = [Part { first: 6, number: RangeNumber(PARTS_FROM + 1), ..part(3) }, part(3)];
     assert!(!are_parts(&over) && are_parts(&here));
 }
 
@@ -263,18 +263,18 @@ fn only_what_is_at_rest_is_split_and_merged() {
     assert!(!range.is_at_rest(), "that was said of the incarnation before");
     settled(&mut range, 4, 2);
     assert!(
-        range.split(5, Part { number: PARTS_FROM + 1, ..part(0) }, &mut effects).is_none(),
+        range.split(5, Part { number: RangeNumber(PARTS_FROM + 1), ..part(0) }, &mut effects).is_none(),
         "these pages have a home"
     );
-    assert!(!range.merge(5, PARTS_FROM, &of_part, &mut effects), "the part's home has said nothing");
+    assert!(!range.merge(5, RangeNumber(PARTS_FROM), &of_part, &mut effects), "the part's home has said nothing");
     settled(&mut of_part, 300, 2);
     of_part.record.incarnation = 6;
-    assert!(!range.merge(301, PARTS_FROM, &of_part, &mut effects), "nothing of this incarnation");
+    assert!(!range.merge(301, RangeNumber(PARTS_FROM), &of_part, &mut effects), "nothing of this incarnation");
     settled(&mut of_part, 302, 6);
-    assert!(!range.merge(303, PARTS_FROM + 1, &of_part, &mut effects), "no part of it");
+    assert!(!range.merge(303, RangeNumber(PARTS_FROM + 1), &of_part, &mut effects), "no part of it");
     let elsewhere = Controller { record: Record { home: BACKUP, ..of_part.record.clone() }, ..of_part.clone() };
-    assert!(!range.merge(303, PARTS_FROM, &elsewhere, &mut effects), "at another host");
-    assert!(range.merge(303, PARTS_FROM, &of_part, &mut effects));
+    assert!(!range.merge(303, RangeNumber(PARTS_FROM), &elsewhere, &mut effects), "at another host");
+    assert!(range.merge(303, RangeNumber(PARTS_FROM), &of_part, &mut effects));
     assert_eq!((range.record.incarnation, range.record.parts.len()), (7, 0), "above both");
     assert_eq!(range.until, of_part.until, "until then its home may serve the pages by the part's home lease");
 }

@@ -9,7 +9,7 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{Client as Owner, Input as OwnerInput};
 use trellis_fabric_protocol::lease::reader::{Input as ReaderInput, Reader};
 use trellis_fabric_protocol::lease::{
-    Ask, Effect as LeaseEffect, Message, Outcome, Party, Status as LeaseStatus, Timing,
+    Ask, Effect as LeaseEffect, Message, Outcome, Party, RangeNumber, Status as LeaseStatus, Timing,
 };
 use trellis_fabric_protocol::lease::{epoch_of, is_of_no_lease};
 use trellis_fabric_protocol::memory_server::{
@@ -64,7 +64,7 @@ impl Home {
             sessions: SessionLimits { sessions_max: 8, sessions_per_host_max: 8, silence_max: u64::MAX },
             staging: StagingLimits { slots: 8, slots_per_host_max: 4, silence_max: u64::MAX },
         };
-        let range = Range { cluster: cluster(), of: HOME.0, me: HOME.0, pages: PAGES };
+        let range = Range { cluster: cluster(), of: RangeNumber::of(HOME), me: HOME, pages: PAGES };
         Home {
             server: MemoryServer::new(settings),
             lease_server: LeaseServer::alone(range, timing(), 9, now, None),
@@ -194,10 +194,10 @@ impl Process {
     fn new(number: u16) -> Process {
         let client = Client { host: Host(10 + number), incarnation: Incarnation::new(number) };
         let me = trellis_fabric_protocol::memory_server::lease_server::party_of(client);
-        let reader = Reader { requests: READER_NUMBERS, ..Reader::new(me, Party::of(HOME.0), timing(), HOME.0) };
+        let reader = Reader { requests: READER_NUMBERS, ..Reader::new(me, Party::of(HOME), timing(), HOME) };
         Process {
             client,
-            owner: Owner::new(me, Party::of(HOME.0), timing(), HOME.0),
+            owner: Owner::new(me, Party::of(HOME), timing(), HOME),
             reader,
             bytes: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -304,7 +304,7 @@ impl Process {
     }
 
     fn hear(&mut self, now: Nanoseconds, packet: &Packet) {
-        let from = Party::of(HOME.0);
+        let from = Party::of(HOME);
         match packet {
             Packet::Request(..) => panic!("it is for the server"),
             &Packet::Notice { command: Command::Recall, page, epoch, .. } => {

@@ -3,16 +3,16 @@
 
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::server::RangeServer;
-use trellis_fabric_protocol::lease::{Epoch, Party, Placement, State, Timing, epoch_of};
+use trellis_fabric_protocol::lease::{Epoch, Party, Placement, RangeNumber, State, Timing, epoch_of};
 use trellis_fabric_protocol::memory_server::{Carried, Decision, Input, Lease, LeaseServer, Order, Range, Staged};
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, Incarnation, PAGE_BYTES, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::control::What;
 use trellis_fabric_protocol::wire::datagram::{Extent, Operation, Request, Status, TagKind};
 
-const ME: u16 = 7;
-const OTHER: u16 = 8;
-const CONTROLLER: u16 = 200;
+const ME: Host = Host(7);
+const OTHER: Host = Host(8);
+const CONTROLLER: Host = Host(200);
 const PAGES: u64 = 4;
 const BOOT_ID: u16 = 99;
 const MILLISECOND: u64 = 1_000_000;
@@ -23,7 +23,8 @@ fn blank() -> LeaseServer {
     let server =
         RangeServer::new(ME, Party::of(CONTROLLER), PAGES + 1, timing, BOOT_ID, ME).restarted(0, BOOT_ID, None);
     let cluster = Cluster::new(1).expect("24 bits");
-    let mut lease_server = LeaseServer::of(Range { cluster, of: ME, me: ME, pages: PAGES + 1 }, server, 0);
+    let mut lease_server =
+        LeaseServer::of(Range { cluster, of: RangeNumber::of(ME), me: ME, pages: PAGES + 1 }, server, 0);
     lease_server.set_pages(PAGES + 1, 1);
     lease_server
 }
@@ -43,7 +44,7 @@ fn report(lease_server: &mut LeaseServer, now: u64) -> (u64, State) {
     }
 }
 
-fn placed(request: u64, incarnation: u16, home: u16, backups: &[u16], begins_empty: bool) -> What {
+fn placed(request: u64, incarnation: u16, home: Host, backups: &[Host], begins_empty: bool) -> What {
     let (backups, parts) = (backups.to_vec(), Vec::new());
     let placement = Placement { incarnation, home, backups, hand_to: None, begins_empty, is_unserved: false, parts };
     What::Placed { request, boot_id: BOOT_ID, placement, call: 0, pages: PAGES, within: None }
@@ -142,7 +143,7 @@ fn what_the_next_home_has_is_kept_whatever_was_zero_before() {
 /// Makes a client's request about a page, under an epoch.
 fn asked(lease_server: &mut LeaseServer, command: Command, page: u64, epoch: Epoch, request: u64) -> Vec<Decision> {
     let cluster = Cluster::new(1).expect("24 bits");
-    let pointer = Pointer::new(cluster, Host(ME), 1, page * PAGE_BYTES).expect("an offset");
+    let pointer = Pointer::new(cluster, ME, 1, page * PAGE_BYTES).expect("an offset");
     let operation = if command == Command::Commit { Operation::Bytes(Extent::whole(8)) } else { Operation::Plain };
     let source = Source { cluster, host: Host(20), incarnation: Incarnation::new(1), request };
     let request = Request {
@@ -182,7 +183,7 @@ fn pages_that_get_a_lease_server_of_their_own_take_what_is_known_of_them_along_a
     };
     let (kept, committed) = (take(&mut lease_server, 1, 1), take(&mut lease_server, 2, 2));
     assert!(matches!(asked(&mut lease_server, Command::Commit, 2, committed, 3)[..], [Decision::Done { .. }]));
-    let part = Part { number: 0xf000, first: 1, pages: 2, since: 2 };
+    let part = Part { number: RangeNumber(0xf000), first: 1, pages: 2, since: 2 };
     let mut split = lease_server.split(3, &part, 1);
     assert_eq!((orders(&mut lease_server), orders(&mut split)), (vec![], vec![]));
     // A commit that counted before is known, and a lease continues; pages are numbered from the part's first.

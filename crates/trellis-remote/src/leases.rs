@@ -28,7 +28,7 @@ pub(crate) fn timing(term: u64, retry: u64) -> Timing {
 pub(crate) fn status_of(reply: &Reply) -> Option<Said> {
     Some(match (reply.status, reply.body) {
         (Status::Ok, _) => Said::Ok,
-        (Status::Moved, Body::Moved(address)) => Said::Moved(Pointer::decode(address).ok()?.home().0),
+        (Status::Moved, Body::Moved(address)) => Said::Moved(Pointer::decode(address).ok()?.home()),
         (Status::Fenced, _) => Said::Fenced,
         (Status::Busy, _) => Said::Busy,
         (Status::Restarting, _) => Said::Restarting,

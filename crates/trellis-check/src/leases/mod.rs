@@ -128,11 +128,11 @@ pub struct Setup {
 }
 
 /// The first client's host; the others follow.
-const CLIENTS: Host = 100;
+const CLIENTS: u16 = 100;
 /// The first reader's host.
-const READERS: Host = 200;
+const READERS: u16 = 200;
 /// The controller's host.
-const CONTROLLER: Host = 300;
+const CONTROLLER: Host = Host(300);
 
 impl Setup {
     /// The number of pages that may be leased or copied: all but the one that homes change.
@@ -160,9 +160,9 @@ impl Setup {
         let (servers, clients) = (usize::from(self.servers), self.clients.len());
         match node {
             _ if node == self.controller() => CONTROLLER,
-            _ if node < servers => node as Host,
-            _ if node < servers + clients => CLIENTS + (node - servers) as Host,
-            _ => READERS + (node - servers - clients) as Host,
+            _ if node < servers => Host(node as u16),
+            _ if node < servers + clients => Host(CLIENTS + (node - servers) as u16),
+            _ => Host(READERS + (node - servers - clients) as u16),
         }
     }
 

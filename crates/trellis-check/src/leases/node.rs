@@ -17,7 +17,7 @@ use trellis_fabric_protocol::lease::reader::{self, Reader};
 use trellis_fabric_protocol::lease::server::{self, RangeServer};
 use trellis_fabric_protocol::lease::settling::Settling;
 use trellis_fabric_protocol::lease::{
-    Ask, Belief, Bytes, Effect, Host, Message, Outcome, PageNumber, Party, Placement, Status,
+    Ask, Belief, Bytes, Effect, Host, Message, Outcome, PageNumber, Party, Placement, RangeNumber, Status,
 };
 
 /// The state machine of a host.
@@ -43,7 +43,7 @@ pub struct Envelope {
     pub to: Party,
     /// The number of the part that the message concerns, and the incarnation of the range in which that part began;
     /// zeros: the range.
-    pub about: (Host, u16),
+    pub about: (RangeNumber, u16),
     /// In a request for the home and its answer: the page.
     pub of: PageNumber,
     /// The message.
@@ -56,7 +56,7 @@ impl Envelope {
     /// A short description without sender and destination.
     pub fn text(&self) -> String {
         let about = match self.about {
-            (0, _) => String::new(),
+            (RangeNumber(0), _) => String::new(),
             (number, since) => format!(" of part {number:x} since {since}"),
         };
         let value = self.value.map_or(String::new(), |value| format!(", bytes {value}"));
@@ -147,7 +147,7 @@ impl Node {
         let controller = setup.controller_party();
         let record = Record {
             incarnation: 1,
-            home: 0,
+            home: Host(0),
             boot_id: Some(FIRST_BOOT_ID),
             backups: setup.backups.clone(),
             complete: setup.backups.clone(),
@@ -155,16 +155,16 @@ impl Node {
             begins_empty: false,
             parts: setup.parts.clone(),
         };
-        let belief = Belief { home: 0, incarnation: 1 };
+        let belief = Belief { home: Host(0), incarnation: 1 };
         let is_client = (servers..servers + clients).contains(&number);
         let party = Party { host, incarnation: u16::from(is_client) };
         let mut log = None;
         let machine = if number < servers {
             Machine::Server(server(setup, host))
         } else if is_client {
-            Machine::Client(Client { belief, ..Client::new(party, controller, timing, 0) })
+            Machine::Client(Client { belief, ..Client::new(party, controller, timing, Host(0)) })
         } else if number < setup.controller() {
-            Machine::Reader(Reader { belief, ..Reader::new(party, controller, timing, 0) })
+            Machine::Reader(Reader { belief, ..Reader::new(party, controller, timing, Host(0)) })
         } else {
             log = Some(record.clone());
             Machine::Controller(resting(timing, record))
@@ -335,12 +335,12 @@ impl Node {
                 self.aside.fill(0);
             }
             Machine::Client(client) => {
-                let belief = Belief { home: 0, incarnation: 0 };
-                *client = Client { belief, ..Client::new(self.party, client.controller, client.timing, 0) };
+                let belief = Belief { home: Host(0), incarnation: 0 };
+                *client = Client { belief, ..Client::new(self.party, client.controller, client.timing, Host(0)) };
             }
             Machine::Reader(reader) => {
                 let pages = reader.pages.clone();
-                *reader = Reader::new(self.party, reader.controller, reader.timing, 0);
+                *reader = Reader::new(self.party, reader.controller, reader.timing, Host(0));
                 for page in pages.keys() {
                     let followed = reader.pages.entry(*page).or_default();
                     (followed.is_wanted, followed.ask_at) = (true, now);
@@ -510,18 +510,18 @@ fn check_turns(now: Nanoseconds, waiting: &BTreeMap<PageNumber, Queue>, home: &H
 
 /// A server at the start: the first is home, and everything is settled.
 fn server(setup: &Setup, host: Host) -> RangeServer {
-    let timing = faults::timing(setup.fault, setup, usize::from(host));
-    let mut server = RangeServer::new(host, setup.controller_party(), setup.pages, timing, FIRST_BOOT_ID, 0);
+    let timing = faults::timing(setup.fault, setup, usize::from(host.0));
+    let mut server = RangeServer::new(host, setup.controller_party(), setup.pages, timing, FIRST_BOOT_ID, Host(0));
     server.own = setup.pages - setup.leased_pages();
     server.window = setup.window;
     server.memory.incarnation = 1;
-    server.knows = (0, 1);
+    server.knows = (Host(0), 1);
     server.report_at = None;
-    if host == 0 {
+    if host == Host(0) {
         let (backups, hand_to) = (setup.backups.clone(), None);
         let placement = Placement {
             incarnation: 1,
-            home: 0,
+            home: Host(0),
             backups,
             hand_to,
             begins_empty: false,
@@ -555,7 +555,7 @@ fn text(effect: &Effect) -> String {
 /// A short name of a party.
 pub fn name(party: Party) -> String {
     match party.incarnation {
-        0 => format!("h{}", party.host),
-        incarnation => format!("h{}.{incarnation}", party.host),
+        0 => format!("h{}", party.host.0),
+        incarnation => format!("h{}.{incarnation}", party.host.0),
     }
 }

@@ -13,7 +13,7 @@ use trellis_fabric_protocol::lease::controller::{Controller, Record};
 use trellis_fabric_protocol::lease::parts::{Keeps, Part, Step, is_credible, may_keep, next};
 use trellis_fabric_protocol::lease::reader::Reader;
 use trellis_fabric_protocol::lease::server::RangeServer;
-use trellis_fabric_protocol::lease::{Effect, Host, Message, PageNumber, Timing};
+use trellis_fabric_protocol::lease::{Effect, Message, PageNumber, RangeNumber, Timing};
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 /// A machine of a node other than its first, and its state.
@@ -31,15 +31,24 @@ pub struct Unit {
     pub log: Option<Record>,
 }
 
+/// Says that a message is about the range, and no part of it.
+pub(super) const THE_RANGE: (RangeNumber, u16) = (RangeNumber(0), 0);
+
 /// What the current machine is responsible for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// The part's number, and the incarnation of the range in which it began; zeros for the range.
-    about: (Host, u16),
+    about: (RangeNumber, u16),
     /// Its first page, in the numbering of the range.
     first: PageNumber,
     /// The page of a request for the home, or of its answer.
     of: PageNumber,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { about: THE_RANGE, first: 0, of: 0 }
+    }
 }
 
 impl Place {
@@ -53,7 +62,7 @@ impl Place {
     }
 
     /// A message of the machine in the form in which it is sent: with its part and its page.
-    pub(super) fn on_the_way(self, message: Message) -> (Message, (Host, u16), PageNumber) {
+    pub(super) fn on_the_way(self, message: Message) -> (Message, (RangeNumber, u16), PageNumber) {
         let is_told = !matches!(
             message,
             Message::Request { .. } | Message::Reply { .. } | Message::Recall { .. } | Message::Invalidate { .. }
@@ -61,7 +70,7 @@ impl Place {
         let of = if matches!(message, Message::Locate | Message::Placed { .. }) { self.of } else { 0 };
         match is_told {
             true => (message, self.about, of),
-            false => (shifted(message, |page| page + self.first), (0, 0), 0),
+            false => (shifted(message, |page| page + self.first), THE_RANGE, 0),
         }
     }
 }
@@ -212,7 +221,7 @@ impl Node {
         if unit > self.units.len() {
             return;
         }
-        let part = unit.checked_sub(1).map(|place| self.units[place].part).filter(|part| part.number > 0);
+        let part = unit.checked_sub(1).map(|place| self.units[place].part).filter(|part| part.number != THE_RANGE.0);
         let place = part.map_or(Place::default(), |part| Place::of_part(&part));
         self.on(unit, |node| node.step_one(setup, now, cause, Place { of, ..place }, out));
     }
@@ -246,7 +255,7 @@ impl Node {
         let with = |page: PageNumber| here.iter().position(|part| part.run().contains(&page));
         let of_unit = |unit: usize, message: Message| (unit, Cause::Envelope(Envelope { message, ..envelope.clone() }));
         let (unit, cause) = match (envelope.about, &envelope.message) {
-            ((0, _), Message::Request { page, .. } | Message::Invalidated { page, .. }) => {
+            ((RangeNumber(0), _), Message::Request { page, .. } | Message::Invalidated { page, .. }) => {
                 match with(*page).filter(|_| !faults::forgets_parts(setup.fault)) {
                     Some(place) => {
                         of_unit(place + 1, shifted(envelope.message.clone(), |page| page - here[place].first))
@@ -254,7 +263,7 @@ impl Node {
                     None => of_unit(0, envelope.message.clone()),
                 }
             }
-            ((0, _), Message::Store { page, pages, incarnation, .. }) => {
+            ((RangeNumber(0), _), Message::Store { page, pages, incarnation, .. }) => {
                 match may_keep(&here, &(*page..page + pages), *incarnation) {
                     Keeps::Yes => of_unit(0, envelope.message.clone()),
                     Keeps::Ask if setup.fault == Fault::KeepsMerged => of_unit(0, envelope.message.clone()),
@@ -262,7 +271,7 @@ impl Node {
                     Keeps::No => return,
                 }
             }
-            ((0, _), message) => {
+            ((RangeNumber(0), _), message) => {
                 self.split_and_merge(setup, now, message);
                 of_unit(0, message.clone())
             }
@@ -331,8 +340,10 @@ impl Node {
     /// The controller receives a message.
     fn reported(&mut self, setup: &Setup, now: Nanoseconds, envelope: &Envelope, out: &mut Out) {
         let place = match (envelope.about, &envelope.message) {
-            ((0, _), Message::Locate) => self.units.iter().position(|unit| unit.part.run().contains(&envelope.of)),
-            ((0, _), _) => None,
+            ((RangeNumber(0), _), Message::Locate) => {
+                self.units.iter().position(|unit| unit.part.run().contains(&envelope.of))
+            }
+            ((RangeNumber(0), _), _) => None,
             // A part that was merged needs no answer.
             ((number, _), _) => match self.units.iter().position(|unit| unit.part.number == number) {
                 None => return,
@@ -355,7 +366,8 @@ impl Node {
         let here = self.here();
         let Machine::Controller(range) = &mut self.machine else { return };
         // A number is used again as soon as it is free.
-        let number = (PARTS_FROM..Host::MAX).find(|number| here.iter().all(|part| part.number != *number));
+        let number =
+            (PARTS_FROM..u16::MAX).map(RangeNumber).find(|number| here.iter().all(|part| part.number != *number));
         let Some(number) = number else { return };
         let part = Part { number, first, pages, since: range.record.incarnation + 1 };
         let Some(mut machine) = range.split(now, part, effects) else { return };
@@ -419,7 +431,7 @@ fn unit(part: Part, machine: Machine, log: Option<Record>) -> Unit {
 
 /// The pseudo part of one page, for a client or reader.
 fn of_page(first: PageNumber) -> Part {
-    Part { number: 0, first, pages: 1, since: 0 }
+    Part { number: THE_RANGE.0, first, pages: 1, since: 0 }
 }
 
 /// A controller at the start: everything agrees with its record.

@@ -5,8 +5,8 @@
 //! held for 6, which is three ticks of the slowest clock and of the home's fastest clock.
 
 use super::{Fault, Injection, Operation, Setup};
-use trellis_fabric_protocol::lease::Timing;
 use trellis_fabric_protocol::lease::parts::Part;
+use trellis_fabric_protocol::lease::{Host, RangeNumber, Timing};
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 /// The advance of a correct clock in a tick of real time.
@@ -48,7 +48,7 @@ fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>
         name: name.to_string(),
         pages: 1,
         servers,
-        backups: backups.to_vec(),
+        backups: backups.iter().copied().map(Host).collect(),
         parts: Vec::new(),
         part_backups: Vec::new(),
         clients,
@@ -88,7 +88,7 @@ fn two(first: Vec<Operation>, second: Vec<Operation>) -> Vec<Vec<Operation>> {
 /// The page is a part from the start, at the home of the range.
 fn with_part(setup: Setup) -> Setup {
     let part_backups = setup.backups.clone();
-    Setup { parts: vec![Part { number: PARTS_FROM, first: 0, pages: 1, since: 1 }], part_backups, ..setup }
+    Setup { parts: vec![Part { number: RangeNumber(PARTS_FROM), first: 0, pages: 1, since: 1 }], part_backups, ..setup }
 }
 
 /// Takes a lease and loads from the page.
@@ -174,12 +174,12 @@ pub fn small() -> Vec<Setup> {
         // The range moves to a complete backup.
         Setup {
             misrouted: 1,
-            injections: vec![Injection::Move(1)],
+            injections: vec![Injection::Move(Host(1))],
             ..setup("move", 2, &[1], two(change(true), vec![READ]))
         },
         // The range gets a backup, which is removed a little later.
         Setup {
-            injections: vec![Injection::Back(1), Injection::Drop(1)],
+            injections: vec![Injection::Back(Host(1)), Injection::Drop(Host(1))],
             ..setup("backup", 2, &[], two(change(true), vec![READ]))
         },
         // Two clients wait for leases, one reader for a copy: each has its turn.
@@ -202,11 +202,15 @@ pub fn small() -> Vec<Setup> {
         // The range moves during that.
         Setup {
             home_changes: 1,
-            injections: vec![Injection::Move(1)],
+            injections: vec![Injection::Move(Host(1))],
             ..setup("home-changes-move", 2, &[1], two(vec![READ], vec![READ]))
         },
         // A client owns the page while the range moves.
-        Setup { ticks: 1, injections: vec![Injection::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
+        Setup {
+            ticks: 1,
+            injections: vec![Injection::Move(Host(1))],
+            ..setup("move-owned", 2, &[1], two(look(), look()))
+        },
         // The page is split off while a client owns it.
         Setup { injections: vec![SPLIT], ..setup("split-owned", 1, &[], two(look(), change(true))) },
         // The page is split off while a commit is under way to a backup.
@@ -238,7 +242,7 @@ pub fn small() -> Vec<Setup> {
         // The part gets the range's backup, which lacks what was committed.
         Setup {
             part_backups: Vec::new(),
-            injections: vec![Injection::BackPart(1), Injection::Merge],
+            injections: vec![Injection::BackPart(Host(1)), Injection::Merge],
             ..with_part(setup("merge-lacking", 2, &[1], vec![change(true)]))
         },
         // The part is merged while the home restarts.
@@ -249,7 +253,7 @@ pub fn small() -> Vec<Setup> {
         // The part moves.
         with_part(Setup {
             misrouted: 1,
-            injections: vec![Injection::MovePart(1)],
+            injections: vec![Injection::MovePart(Host(1))],
             ..setup("part-move", 2, &[1], two(change(true), vec![READ]))
         }),
     ]
@@ -278,12 +282,12 @@ pub fn larger() -> Vec<Setup> {
         Setup {
             duplicates: 1,
             misrouted: 1,
-            injections: vec![Injection::Move(1)],
+            injections: vec![Injection::Move(Host(1))],
             ..setup("move-to-new", 2, &[], two(change(true), vec![READ]))
         },
         Setup {
             ticks: 0,
-            injections: vec![Injection::Move(1), Injection::Restart(0)],
+            injections: vec![Injection::Move(Host(1)), Injection::Restart(0)],
             ..setup("move-restart", 2, &[1], two(look(), look()))
         },
         Setup {

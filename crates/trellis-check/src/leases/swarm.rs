@@ -103,7 +103,7 @@ pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
 
 fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
     let servers = 1 + random.below(4) as u16;
-    let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).collect();
+    let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).map(Host).collect();
     let pages = 1 + random.below(3);
     // One more page, which homes change themselves.
     let home_changes = if random.once_in(4) { 1 + random.below(6) as u8 } else { 0 };
@@ -413,7 +413,7 @@ impl World {
                 if self.nodes[to].is_dead {
                     return Ok(());
                 }
-                let to_host = to as Host;
+                let to_host = Host(to as u16);
                 let unit = self.random.index(1 + self.nodes[self.setup.controller()].units.len());
                 let directive = match self.random.below(6) {
                     0 | 1 => Directive::Back(to_host),
@@ -438,7 +438,7 @@ impl World {
     fn is_home_with_memory(&self, node: usize) -> bool {
         let record = self.nodes[self.setup.controller()].log.as_ref();
         let Machine::Server(server) = &self.nodes[node].machine else { return false };
-        record.is_some_and(|record| usize::from(record.home) == node) && !server.memory.is_blank
+        record.is_some_and(|record| usize::from(record.home.0) == node) && !server.memory.is_blank
     }
 
     /// Chooses a part to split off or to merge.
@@ -491,9 +491,9 @@ impl World {
             return Some(Directive::Move(range.home));
         }
         // A host that is gone will soon no longer be a backup of the range.
-        let may_be = |host: &&Host| !part.backups.contains(host) && !self.nodes[usize::from(**host)].is_dead;
+        let may_be = |host: &&Host| !part.backups.contains(host) && !self.nodes[usize::from(host.0)].is_dead;
         let more = range.backups.iter().find(may_be);
-        let is_less = |host: &&Host| !range.backups.contains(host) && self.is_dispensable(usize::from(**host));
+        let is_less = |host: &&Host| !range.backups.contains(host) && self.is_dispensable(usize::from(host.0));
         let less = || part.backups.iter().find(is_less);
         more.map(|host| Directive::Back(*host)).or_else(|| less().map(|host| Directive::Drop(*host)))
     }
@@ -516,10 +516,10 @@ impl World {
             if matches!(machine, Machine::Controller(controller) if controller.is_open) {
                 return false;
             }
-            let has = |host: &Host| usize::from(*host) != node && self.has_everything(usize::from(*host), part);
+            let has = |host: &Host| usize::from(host.0) != node && self.has_everything(usize::from(host.0), part);
             // A record that is about to change does not count: the current home must live.
             let home_lives = has(&record.home) && record.boot_id.is_some();
-            let is_told = !record.backups.contains(&(node as Host)) || home_lives;
+            let is_told = !record.backups.contains(&Host(node as u16)) || home_lives;
             is_told && (home_lives || record.complete.iter().any(has))
         };
         !is_about_to && [of_range].into_iter().chain(of_parts).all(is_it)

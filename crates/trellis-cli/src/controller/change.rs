@@ -7,6 +7,7 @@ use trellis_base::{Deadline, Limit};
 use trellis_controller::control::{Answer, Remote, Request};
 use trellis_controller::ranges::{Moved, RangeStatus, Status};
 use trellis_controller::records::{Directive, Goal, SplitRecord};
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::{Named, Which, host, named, other_version, refused};
@@ -161,7 +162,7 @@ pub(super) struct RebalanceArguments {
 pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
     let MoveArguments { which, pages, wait, timeout, .. } = arguments;
     let mut controller = which.open_for([arguments.range, arguments.host])?;
-    let (range, host) = (arguments.range.number, arguments.host.number);
+    let (range, host) = (arguments.range.range(), arguments.host.host());
     if let Some(pages) = pages {
         return move_pages(&mut controller, (range, host), *pages, wait.then_some(*timeout));
     }
@@ -190,7 +191,12 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
 }
 
 /// Moves pages; returns when that is decided, or done.
-fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, timeout: Option<Timeout>) -> Ending {
+fn move_pages(
+    controller: &mut Remote,
+    (range, to): (RangeNumber, Host),
+    pages: Pages,
+    timeout: Option<Timeout>,
+) -> Ending {
     let request = Request::MovePages { range, to, first: pages.first, pages: pages.count };
     let answer = controller.ask(&request).map_err(refused)?;
     let Answer::Pages(mut left) = answer else { return Err(other_version(answer)) };
@@ -218,7 +224,7 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, ti
 }
 
 /// The part of a range that consists of these pages.
-fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&RangeStatus> {
+fn part_of(status: &Status, range: RangeNumber, (first, pages): (u64, u64)) -> Option<&RangeStatus> {
     let is_it = |part: &&RangeStatus| {
         part.within.is_some_and(|within| (within.range, within.first) == (range, first)) && part.pages == pages
     };
@@ -226,13 +232,13 @@ fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&R
 }
 
 /// Whether pages are to be split off a range.
-fn split_of(status: &Status, range: u16, run: (u64, u64)) -> Option<&SplitRecord> {
+fn split_of(status: &Status, range: RangeNumber, run: (u64, u64)) -> Option<&SplitRecord> {
     let range = status.ranges.iter().find(|status| status.range == range)?;
     range.splits.iter().find(|split| (split.first, split.pages) == run)
 }
 
 /// Whether pages are served at a host: as a part, or as pages of a range whose home it is.
-fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
+fn is_there(status: &Status, range: RangeNumber, to: Host, run: (u64, u64)) -> bool {
     let whole = || {
         let of_range = status.ranges.iter().find(|status| status.range == range);
         of_range.filter(|_| split_of(status, range, run).is_none())
@@ -242,13 +248,13 @@ fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
 }
 
 /// Whether pages are on their way to a host.
-fn is_going(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
+fn is_going(status: &Status, range: RangeNumber, to: Host, run: (u64, u64)) -> bool {
     let is_to_be_split = split_of(status, range, run).is_some_and(|split| split.to == to);
     is_to_be_split || part_of(status, range, run).is_some_and(|part| goes_to(part, to))
 }
 
 /// Whether a range or part is on its way to a host, or there.
-fn goes_to(range: &RangeStatus, host: u16) -> bool {
+fn goes_to(range: &RangeStatus, host: Host) -> bool {
     matches!(range.goal, Some(Goal::Merge)) || range.goal == Some(Goal::Host(host)) || range.home == host
 }
 
@@ -256,16 +262,16 @@ pub(super) fn backups(arguments: &BackupsArguments) -> Ending {
     let BackupsArguments { which, range, hosts, count } = arguments;
     let directive = match count {
         Some(count) => Some(Directive::Count(*count)),
-        None => Some(Directive::Hosts(hosts.iter().map(|host| host.number).collect())).filter(|_| !hosts.is_empty()),
+        None => Some(Directive::Hosts(hosts.iter().map(|host| host.host()).collect())).filter(|_| !hosts.is_empty()),
     };
     let named = hosts.iter().copied().chain([*range]);
-    which.done(named, &Request::Backups { range: range.number, directive })
+    which.done(named, &Request::Backups { range: range.range(), directive })
 }
 
 pub(super) fn drain(arguments: &DrainArguments) -> Ending {
     let DrainArguments { which, cancel, no_wait, timeout, .. } = arguments;
     let mut controller = which.open_for([arguments.host])?;
-    let host = arguments.host.number;
+    let host = arguments.host.host();
     controller.ask(&Request::Drain { host, is_drained: !cancel }).map_err(refused)?;
     if *cancel || *no_wait {
         return Ok(exit::FINE);
@@ -303,7 +309,7 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
 }
 
 /// The state of all ranges and the free room of all servers; it changes while anything moves.
-fn places(status: &Status) -> (Vec<RangeStatus>, Vec<(u16, bool, u64)>) {
+fn places(status: &Status) -> (Vec<RangeStatus>, Vec<(Host, bool, u64)>) {
     let of_range = |range: &RangeStatus| RangeStatus { home_lease_left_ms: 0, requests_per_second: 0, ..range.clone() };
     let servers = status.servers.iter().map(|server| (server.host, server.is_there, server.spare_bytes));
     (status.ranges.iter().map(of_range).collect(), servers.collect())
@@ -318,7 +324,7 @@ fn is_room_for(status: &Status, range: &RangeStatus) -> bool {
 }
 
 /// Why nothing more moves away from a host: nothing of it is under way, and nothing can be.
-fn hindrance(status: &Status, host: u16) -> Option<String> {
+fn hindrance(status: &Status, host: Host) -> Option<String> {
     let is_of_host = |range: &&RangeStatus| range.home == host || range.backups.contains(&host);
     // A home may still move to a server with a copy, even if no other server can get a copy.
     let is_stuck = |range: &RangeStatus| {
@@ -353,7 +359,7 @@ fn hindrance(status: &Status, host: u16) -> Option<String> {
 
 pub(super) fn reset(arguments: &ResetArguments) -> Ending {
     let ResetArguments { which, range, at, lose_copies } = arguments;
-    let request = Request::Reset { range: range.number, at: at.map(|at| at.number), may_lose_copies: *lose_copies };
+    let request = Request::Reset { range: range.range(), at: at.map(|at| at.host()), may_lose_copies: *lose_copies };
     which.done([*range].into_iter().chain(*at), &request)
 }
 
@@ -362,7 +368,7 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     let answer = controller.ask(&Request::Rebalance { only_says: arguments.dry_run }).map_err(refused)?;
     let Answer::Moves(moves) = answer else { return Err(other_version(answer)) };
     let status = status(&mut controller)?;
-    let of = |range: u16| status.ranges.iter().find(|status| status.range == range);
+    let of = |range: RangeNumber| status.ranges.iter().find(|status| status.range == range);
     match moves.and_then(|moved| Some((of(moved.range)?, moved))) {
         Some((RangeStatus { range, home, requests_per_second, .. }, Moved { to, pages, .. })) => {
             let verb = if arguments.dry_run { "would go" } else { "goes" };
@@ -419,7 +425,7 @@ mod tests {
     use trellis_controller::ranges::ServerStatus;
     use trellis_controller::records::WithinRecord;
 
-    fn range(range: u16, home: u16, within: Option<WithinRecord>) -> RangeStatus {
+    fn range(range: RangeNumber, home: Host, within: Option<WithinRecord>) -> RangeStatus {
         RangeStatus {
             range,
             home,
@@ -443,35 +449,52 @@ mod tests {
     #[test]
     fn where_pages_are_is_what_the_status_says() {
         let run = (2, 3);
-        let whole = Status { leads: true, ranges: vec![range(7, 7, None)], ..Status::default() };
-        let seen = |status: &Status, to: u16| (is_there(status, 7, to, run), is_going(status, 7, to, run));
-        assert_eq!([seen(&whole, 7), seen(&whole, 8)], [(true, false), (false, false)], "they are the range's");
+        let whole = Status { leads: true, ranges: vec![range(RangeNumber(7), Host(7), None)], ..Status::default() };
+        let seen = |status: &Status, to: Host| {
+            (is_there(status, RangeNumber(7), to, run), is_going(status, RangeNumber(7), to, run))
+        };
+        assert_eq!(
+            [seen(&whole, Host(7)), seen(&whole, Host(8))],
+            [(true, false), (false, false)],
+            "they are the range's"
+        );
         let mut waits = whole.clone();
-        waits.ranges[0].splits = vec![SplitRecord { first: 2, pages: 3, to: 8 }];
-        assert_eq!([seen(&waits, 8), seen(&waits, 9)], [(false, true), (false, false)], "they are to be split off");
+        waits.ranges[0].splits = vec![SplitRecord { first: 2, pages: 3, to: Host(8) }];
+        assert_eq!(
+            [seen(&waits, Host(8)), seen(&waits, Host(9))],
+            [(false, true), (false, false)],
+            "they are to be split off"
+        );
         let mut apart = waits.clone();
-        apart.ranges.push(range(0xf000, 7, Some(WithinRecord { range: 7, first: 2, since: 2 })));
-        assert_eq!(seen(&apart, 8), (false, true));
+        apart.ranges.push(range(
+            RangeNumber(0xf000),
+            Host(7),
+            Some(WithinRecord { range: RangeNumber(7), first: 2, since: 2 }),
+        ));
+        assert_eq!(seen(&apart, Host(8)), (false, true));
         apart.ranges[0].splits.clear();
-        assert_eq!(seen(&apart, 8), (false, false), "they were split off, and stay");
-        apart.ranges[1].goal = Some(Goal::Host(8));
-        assert_eq!(seen(&apart, 8), (false, true));
-        assert_eq!(seen(&apart, 9), (false, false), "to the other one");
-        (apart.ranges[1].goal, apart.ranges[1].home) = (None, 8);
-        assert!(is_there(&apart, 7, 8, run));
+        assert_eq!(seen(&apart, Host(8)), (false, false), "they were split off, and stay");
+        apart.ranges[1].goal = Some(Goal::Host(Host(8)));
+        assert_eq!(seen(&apart, Host(8)), (false, true));
+        assert_eq!(seen(&apart, Host(9)), (false, false), "to the other one");
+        (apart.ranges[1].goal, apart.ranges[1].home) = (None, Host(8));
+        assert!(is_there(&apart, RangeNumber(7), Host(8), run));
         apart.ranges[1].is_served = false;
-        assert_eq!(seen(&apart, 8), (false, true), "in a moment");
+        assert_eq!(seen(&apart, Host(8)), (false, true), "in a moment");
         apart.ranges[1].goal = Some(Goal::Merge);
-        assert_eq!(seen(&apart, 7), (false, true), "they come home");
-        assert!(!is_there(&apart, 7, 8, (2, 4)) && !is_going(&apart, 7, 8, (2, 4)), "other pages are others");
+        assert_eq!(seen(&apart, Host(7)), (false, true), "they come home");
+        assert!(
+            !is_there(&apart, RangeNumber(7), Host(8), (2, 4)) && !is_going(&apart, RangeNumber(7), Host(8), (2, 4)),
+            "other pages are others"
+        );
     }
 
-    fn left(number: u16, is_served: bool, lacks_room: bool, moving: Option<u16>) -> RangeStatus {
-        let (backups, complete) = (vec![0x1002], vec![0x1002]);
-        RangeStatus { backups, complete, is_served, lacks_room, moving, pages: 2, ..range(number, 0x1001, None) }
+    fn left(number: RangeNumber, is_served: bool, lacks_room: bool, moving: Option<Host>) -> RangeStatus {
+        let (backups, complete) = (vec![Host(0x1002)], vec![Host(0x1002)]);
+        RangeStatus { backups, complete, is_served, lacks_room, moving, pages: 2, ..range(number, Host(0x1001), None) }
     }
 
-    fn server(host: u16, spare_bytes: u64) -> ServerStatus {
+    fn server(host: Host, spare_bytes: u64) -> ServerStatus {
         ServerStatus {
             host,
             is_there: true,
@@ -485,27 +508,31 @@ mod tests {
     }
 
     fn of(ranges: Vec<RangeStatus>) -> Option<String> {
-        hindrance(&Status { ranges, ..Status::default() }, 0x1001)
+        hindrance(&Status { ranges, ..Status::default() }, Host(0x1001))
     }
 
     #[test]
     fn a_drain_ends_with_everything_that_hinders_it() {
         assert_eq!(of(Vec::new()), None, "everything is gone");
-        let without_room = left(0x1001, true, true, None);
+        let without_room = left(RangeNumber(0x1001), true, true, None);
         let sentence = of(vec![without_room.clone()]).expect("there is no room");
         assert!(sentence.contains("no other server has room for 8192 bytes"), "{sentence}");
-        let server = |is_there| ServerStatus { is_there, ..server(0x1003, 2 * PAGE_BYTES) };
+        let server = |is_there| ServerStatus { is_there, ..server(Host(0x1003), 2 * PAGE_BYTES) };
         let with = |server| Status { ranges: vec![without_room.clone()], servers: vec![server], ..Status::default() };
-        assert_eq!(hindrance(&with(server(true)), 0x1001), None, "there is room, and it will be found");
-        assert!(hindrance(&with(server(false)), 0x1001).is_some());
-        let unserved = left(0x1003, false, false, None);
+        assert_eq!(hindrance(&with(server(true)), Host(0x1001)), None, "there is room, and it will be found");
+        assert!(hindrance(&with(server(false)), Host(0x1001)).is_some());
+        let unserved = left(RangeNumber(0x1003), false, false, None);
         let sentence = of(vec![without_room.clone(), unserved]).expect("nothing is under way");
         assert!(
             sentence.contains("room for 8192 bytes") && sentence.contains("nobody serves range 0x1003"),
             "{sentence}"
         );
-        assert_eq!(of(vec![without_room.clone(), left(0x1004, true, true, Some(0x1002))]), None, "one goes");
-        assert_eq!(of(vec![without_room, left(0x1004, true, false, None)]), None, "one will go");
+        assert_eq!(
+            of(vec![without_room.clone(), left(RangeNumber(0x1004), true, true, Some(Host(0x1002)))]),
+            None,
+            "one goes"
+        );
+        assert_eq!(of(vec![without_room, left(RangeNumber(0x1004), true, false, None)]), None, "one will go");
     }
 
     #[test]

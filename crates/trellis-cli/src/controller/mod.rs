@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 use trellis::remote::HostPrefix;
 use trellis_controller::control::{Answer, Remote, Request, default_socket, sockets_here};
 use trellis_controller::ranges::Status;
+use trellis_fabric_protocol::lease::RangeNumber;
 use trellis_fabric_protocol::wire::address::{Cluster, Host, NotAnAddress, PARTS_FROM};
 
 use trellis_command::exit::{self, Ending, Failure};
@@ -139,12 +140,20 @@ fn prefix(text: &str) -> Result<HostPrefix, String> {
 /// A host or a range, as given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    pub(crate) number: u16,
+    number: u16,
     /// Set if it was given as a prefix.
     cluster: Option<Cluster>,
 }
 
 impl Named {
+    pub(crate) fn host(self) -> Host {
+        Host(self.number)
+    }
+
+    fn range(self) -> RangeNumber {
+        RangeNumber(self.number)
+    }
+
     /// An error if it belongs to another cluster.
     pub(crate) fn is_of(self, cluster: Cluster) -> Result<(), String> {
         let Named { number, cluster: of } = self;

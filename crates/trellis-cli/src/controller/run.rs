@@ -8,6 +8,7 @@ use trellis::remote::{HostPrefix, PORT};
 use trellis_controller::control::default_socket;
 use trellis_controller::ranges::Locality;
 use trellis_controller::{Controller, ControllerError, Options};
+use trellis_fabric_protocol::lease::Host;
 use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
@@ -79,11 +80,11 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         let sentence = format!("a leader's term of {leader_term:?} is not possible; give 100 ms or more");
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
-    let mut groups: Vec<Vec<u16>> = Vec::new();
+    let mut groups: Vec<Vec<Host>> = Vec::new();
     for Group(hosts) in &arguments.locality {
         let wrong = hosts.iter().try_for_each(|host| host.is_of(prefix.cluster));
         wrong.map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--locality: {sentence}")))?;
-        groups.push(hosts.iter().map(|host| host.number).collect());
+        groups.push(hosts.iter().map(|host| host.host()).collect());
     }
     let locality = Locality::new(groups)
         .map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--locality: {sentence}")))?;

@@ -7,6 +7,7 @@ use clap::Args;
 use trellis_controller::control::{Answer, Request};
 use trellis_controller::ranges::Status;
 use trellis_controller::records::{Goal, WithinRecord};
+use trellis_fabric_protocol::lease::Host;
 
 use super::{Which, other_version, refused};
 use trellis_command::exit::{self, Ending};
@@ -80,7 +81,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
         (false, Some(leader)) => return writeln!(text, "does not lead; the controller of host {leader:#x} does"),
         (false, None) => return writeln!(text, "does not lead; no leader is known"),
     }
-    let hosts = |hosts: &[u16]| -> String {
+    let hosts = |hosts: &[Host]| -> String {
         let names: Vec<String> = hosts.iter().map(|host| format!("{host:#x}")).collect();
         if names.is_empty() { "-".to_owned() } else { names.join(",") }
     };
@@ -163,16 +164,17 @@ mod tests {
     use super::*;
     use trellis_controller::ranges::{RangeStatus, ReplicaStatus, ServerStatus};
     use trellis_controller::records::SplitRecord;
+    use trellis_fabric_protocol::lease::RangeNumber;
 
     #[test]
     fn the_table_has_a_line_for_each_range_and_each_server() {
         let range = RangeStatus {
-            range: 0x1001,
-            home: 0x1002,
+            range: RangeNumber(0x1001),
+            home: Host(0x1002),
             incarnation: 3,
-            backups: vec![0x1003, 0x1001],
-            complete: vec![0x1003],
-            moving: Some(0x1003),
+            backups: vec![Host(0x1003), Host(0x1001)],
+            complete: vec![Host(0x1003)],
+            moving: Some(Host(0x1003)),
             introduced: None,
             is_served: true,
             pages: 16,
@@ -185,7 +187,7 @@ mod tests {
             splits: Vec::new(),
         };
         let server = ServerStatus {
-            host: 0x1002,
+            host: Host(0x1002),
             is_there: false,
             heard_ms: None,
             spare_bytes: 4096,
@@ -195,9 +197,9 @@ mod tests {
             is_drained: true,
         };
         let replica = ReplicaStatus {
-            range: 0x1001,
+            range: RangeNumber(0x1001),
             page: 3,
-            host: 0x1003,
+            host: Host(0x1003),
             has_copy: true,
             answered: 7,
             requests_per_second: 9000,
@@ -205,13 +207,13 @@ mod tests {
         let status = Status {
             cluster: 0x12_3456,
             leads: true,
-            leader: Some(3),
+            leader: Some(Host(3)),
             backups: 1,
             term: 2_000_000_000,
             home_lease: 500_000_000,
             ranges: vec![range],
             servers: vec![server],
-            anywhere: Some(0x1001),
+            anywhere: Some(Host(0x1001)),
             replicas: vec![replica],
         };
         let shown = text(&status);
@@ -235,13 +237,13 @@ mod tests {
         assert!(text(&status).contains(" 499  served, copies incomplete\n"), "{}", text(&status));
         (status.ranges[0].complete, status.ranges[0].lacks_room) = (status.ranges[0].backups.clone(), true);
         assert!(text(&status).contains(" 499  served, no room for a backup\n"), "{}", text(&status));
-        let of_range = WithinRecord { range: 0x1001, first: 64, since: 2 };
+        let of_range = WithinRecord { range: RangeNumber(0x1001), first: 64, since: 2 };
         (status.ranges[0].lacks_room, status.ranges[0].within) = (false, Some(of_range));
         assert!(text(&status).contains(" 499  served; pages 64-79 of 0x1001\n"), "{}", text(&status));
-        status.ranges[0].goal = Some(Goal::Host(0x1003));
+        status.ranges[0].goal = Some(Goal::Host(Host(0x1003)));
         assert!(text(&status).contains(" of 0x1001, is to go to 0x1003\n"), "{}", text(&status));
         status.ranges[0].goal = Some(Goal::Merge);
-        status.ranges[0].splits.push(SplitRecord { first: 3, pages: 2, to: 0x1003 });
+        status.ranges[0].splits.push(SplitRecord { first: 3, pages: 2, to: Host(0x1003) });
         let shown = text(&status);
         assert!(shown.contains(
             " 499  served; pages 64-79 of 0x1001, comes home\npages 3-4 of 0x1001 are about to go to 0x1003\n"

@@ -108,7 +108,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     let options = ServerOptions {
         quota_bytes: quota,
         port,
-        controllers: arguments.controller.iter().map(|host| host.number).collect(),
+        controllers: arguments.controller.iter().map(|host| host.host()).collect(),
         backup_bytes: arguments.backup_memory.unwrap_or(0),
         home_lease: arguments.home_lease,
         lease_term: arguments.lease_term.unwrap_or(term),

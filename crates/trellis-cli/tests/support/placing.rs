@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use trellis::remote::{PORT, Pointer};
 use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
-use trellis_fabric_protocol::lease::{Effect, Message, Party, State, Timing};
+use trellis_fabric_protocol::lease::{Effect, Message, Party, RangeNumber, State, Timing};
 use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster, Host, Incarnation, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::control::What;
@@ -139,15 +139,15 @@ impl Placing {
         assert_eq!((about.term, about.home_lease), (TERM.as_nanos() as u64, HOME_LEASE.as_nanos() as u64));
         let now = self.now(placements);
         let range = message.range;
-        let placed = match placements.ranges.entry(range) {
+        let placed = match placements.ranges.entry(range.0) {
             Entry::Occupied(known) => known.into_mut(),
             // A range begins with the first report of its own host.
-            Entry::Vacant(_) if range != from => return,
+            Entry::Vacant(_) if range != RangeNumber(from) => return,
             Entry::Vacant(new) => {
                 let (backups, complete) = (Vec::new(), Vec::new());
                 let record = Record {
                     incarnation: 1,
-                    home: from,
+                    home: Host(from),
                     boot_id: None,
                     backups,
                     complete,
@@ -157,22 +157,22 @@ impl Placing {
                 };
                 let machine = Controller::new(timing(), record, now);
                 let known = BTreeSet::new();
-                new.insert(Placed { machine, pages: about.pages, known, introduced_at: 0, routed: range })
+                new.insert(Placed { machine, pages: about.pages, known, introduced_at: 0, routed: range.0 })
             }
         };
         let Record { home, complete, .. } = &placed.machine.record;
-        let is_lost = state == State::Blank && from == *home && complete.is_empty();
+        let is_lost = state == State::Blank && from == home.0 && complete.is_empty();
         if is_lost && placed.machine.record.boot_id.is_some_and(|known| known != boot_id) {
-            self.step(placements, lab, range, Input::Reset(from));
+            self.step(placements, lab, range.0, Input::Reset(Host(from)));
         }
-        let placed = placements.ranges.get_mut(&range).expect("it is there");
+        let placed = placements.ranges.get_mut(&range.0).expect("it is there");
         if state == State::Blank {
             placed.known.remove(&from)
         } else {
             placed.known.insert(from)
         };
         let message = Message::Report { request, boot_id, state, call };
-        self.step(placements, lab, range, Input::Message(Party::of(from), message));
+        self.step(placements, lab, range.0, Input::Message(Party::of(Host(from)), message));
     }
 
     fn tick(&self, placements: &mut Placements, lab: &Lab) {
@@ -186,7 +186,8 @@ impl Placing {
             let (Directive::Back(host) | Directive::Move(host)) = directive;
             let placed = &placements.ranges[&range];
             if placed.known.contains(&host) {
-                let input = if directive == Directive::Back(host) { Input::Back(host) } else { Input::Move(host) };
+                let input =
+                    if directive == Directive::Back(host) { Input::Back(Host(host)) } else { Input::Move(Host(host)) };
                 self.step(placements, lab, range, input);
                 continue;
             }
@@ -205,7 +206,7 @@ impl Placing {
                 parts: Vec::new(),
             };
             let what = What::Placed { request: 0, boot_id: 0, placement, call: now, pages: placed.pages, within: None };
-            self.send_control(placements, host, &ControlMessage { range, what });
+            self.send_control(placements, host, &ControlMessage { range: RangeNumber(range), what });
             if let Some(placed) = placements.ranges.get_mut(&range) {
                 placed.introduced_at = now;
             }
@@ -228,9 +229,9 @@ impl Placing {
                 other => panic!("{other:?} is nothing that a controller does"),
             }
         }
-        if placed.routed != home {
-            placed.routed = home;
-            self.route(lab, range, home);
+        if placed.routed != home.0 {
+            placed.routed = home.0;
+            self.route(lab, range, home.0);
         }
         {
             let mut shared = self.shared.lock().unwrap();
@@ -241,7 +242,9 @@ impl Placing {
                 self.changed.notify_all();
             }
         }
-        messages.into_iter().for_each(|(to, what)| self.send_control(placements, to, &ControlMessage { range, what }));
+        messages.into_iter().for_each(|(to, what)| {
+            self.send_control(placements, to.0, &ControlMessage { range: RangeNumber(range), what })
+        });
     }
 
     /// Routes the requests for a range's pages and objects to its home, and control messages and answers to the host
@@ -289,7 +292,7 @@ pub(crate) fn pretend(lab: &Lab, host: &str, to: u16, range: u16) {
     for (request, what) in (1..).zip([What::Store { incarnation, pages: 1, page: 0, epoch }, leases]) {
         let source = Source { cluster, host: prefix.host, incarnation: Incarnation::new(7), request };
         let page: &[u8] = if request == 1 { &[0xee; 4096] } else { &[] };
-        send(&endpoint, source, to, &ControlMessage { range, what }, page);
+        send(&endpoint, source, to, &ControlMessage { range: RangeNumber(range), what }, page);
     }
 }
 

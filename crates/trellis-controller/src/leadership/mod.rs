@@ -13,6 +13,7 @@
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::Host;
 
 /// The limit of what controllers owe each other.
 pub(crate) const SILENCE: Deadline = Deadline {
@@ -97,7 +98,7 @@ enum Standing {
 pub struct Leadership {
     term: Term,
     random_number: u64,
-    host: u16,
+    host: Host,
     /// Whether no other process can have the store open, so that any earlier leader is gone.
     is_alone: bool,
     /// How often it has tried to lead.
@@ -115,7 +116,7 @@ pub struct Leadership {
 impl Leadership {
     /// A controller that starts. `random_number` is a random number that no other controller has; `is_alone`: no other process
     /// can open the store.
-    pub fn new(term: Term, random_number: u64, host: u16, is_alone: bool) -> Leadership {
+    pub fn new(term: Term, random_number: u64, host: Host, is_alone: bool) -> Leadership {
         Leadership {
             term,
             random_number,
@@ -150,7 +151,7 @@ impl Leadership {
     }
 
     /// The leader's host, as last seen.
-    pub fn leader(&self) -> Option<u16> {
+    pub fn leader(&self) -> Option<Host> {
         let value = match &self.standing {
             Standing::Leading(value, _) => Some(value),
             Standing::Watching(seen) => seen.as_ref().and_then(|(value, _)| value.as_ref()),
@@ -311,7 +312,7 @@ impl Leadership {
                 self.turns += 1;
                 let mut name = self.random_number.to_le_bytes().to_vec();
                 name.extend(self.turns.to_le_bytes());
-                name.extend(self.host.to_le_bytes());
+                name.extend(self.host.0.to_le_bytes());
                 name.extend([0; 2]);
                 (name, 0)
             }
@@ -326,9 +327,9 @@ fn is_of(record: &[u8], found: Option<&[u8]>) -> bool {
 }
 
 /// The host that a record names; `None` for an invalid record.
-pub fn host_in(record: &[u8]) -> Option<u16> {
+pub fn host_in(record: &[u8]) -> Option<Host> {
     let bytes = record.get(12..14).filter(|_| record.len() == RECORD_BYTES)?;
-    bytes.try_into().ok().map(u16::from_le_bytes)
+    bytes.try_into().ok().map(u16::from_le_bytes).map(Host)
 }
 
 #[cfg(test)]

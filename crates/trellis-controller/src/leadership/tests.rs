@@ -18,7 +18,7 @@ enum Way {
 }
 
 struct Node {
-    host: u16,
+    host: Host,
     machine: Leadership,
     /// Its clock's rate in thousandths of real time, and its reading at real time zero.
     rate: u64,
@@ -49,8 +49,8 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
     let mut record: Option<Vec<u8>> = None;
     let mut all: Vec<Node> = (0..nodes)
         .map(|host| Node {
-            host: host + 1,
-            machine: Leadership::new(Term::new(TERM, ERROR_PPM), random.draw(), host + 1, false),
+            host: Host(host + 1),
+            machine: Leadership::new(Term::new(TERM, ERROR_PPM), random.draw(), Host(host + 1), false),
             rate: 900 + random.below(201),
             offset: random.below(10 * TERM),
             ways: Vec::new(),
@@ -119,7 +119,7 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
             leader = Some(*now);
             changes += 1;
             let host = all[*now].machine.leader();
-            assert_eq!(host, Some(*now as u16 + 1), "who leads knows it");
+            assert_eq!(host, Some(Host(*now as u16 + 1)), "who leads knows it");
         }
     }
     changes
@@ -145,7 +145,7 @@ fn where_nothing_is_lost_the_leader_stays() {
 fn another_takes_over_when_the_leader_is_gone() {
     let term = Term::new(TERM, ERROR_PPM);
     let mut record = None;
-    let mut first = Leadership::new(term, 7, 1, false);
+    let mut first = Leadership::new(term, 7, Host(1), false);
     let action = first.step(0, Fact::Tick).expect("it reads");
     assert_eq!(action, Action::Read);
     let action = first.step(1, Fact::Found(None)).expect("it takes what nobody has");
@@ -155,7 +155,7 @@ fn another_takes_over_when_the_leader_is_gone() {
     let held = term.held;
     assert!(first.leads(held), "counted from when it was sent");
     assert!(!first.leads(1 + held));
-    let mut second = Leadership::new(term, 8, 2, false);
+    let mut second = Leadership::new(term, 8, Host(2), false);
     let mut now = 100;
     let mut fact = Fact::Tick;
     while !second.leads(now) {
@@ -167,7 +167,7 @@ fn another_takes_over_when_the_leader_is_gone() {
         now += 1;
     }
     assert!(now > 100 + TERM, "not before a whole term, seen from when it looked first: {now}");
-    assert_eq!((second.leader(), host_in(record.as_deref().expect("a record"))), (Some(2), Some(2)));
+    assert_eq!((second.leader(), host_in(record.as_deref().expect("a record"))), (Some(Host(2)), Some(Host(2))));
     assert_ne!(first.name(), second.name());
 }
 
@@ -175,7 +175,7 @@ fn another_takes_over_when_the_leader_is_gone() {
 fn one_leads(record: &mut Option<Vec<u8>>) -> (Leadership, Leadership, Nanoseconds) {
     let term = Term::new(TERM, ERROR_PPM);
     let [mut first, mut second] =
-        [(7, 1), (8, 2)].map(|(random_number, host)| Leadership::new(term, random_number, host, false));
+        [(7, 1), (8, 2)].map(|(random_number, host)| Leadership::new(term, random_number, Host(host), false));
     let mut now = 0;
     for machine in [&mut first, &mut second] {
         let mut fact = Fact::Tick;
@@ -184,7 +184,7 @@ fn one_leads(record: &mut Option<Vec<u8>>) -> (Leadership, Leadership, Nanosecon
             fact = machine.step(now, fact).map_or(Fact::Tick, |action| apply(record, &action));
         }
     }
-    assert!(first.leads(now) && !second.leads(now) && second.leader() == Some(1));
+    assert!(first.leads(now) && !second.leads(now) && second.leader() == Some(Host(1)));
     (first, second, now)
 }
 
@@ -242,7 +242,7 @@ fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others
 fn nobody_waits_for_one_that_cannot_be_there() {
     let term = Term::new(TERM, ERROR_PPM);
     let mut record = Some(vec![1; RECORD_BYTES]);
-    let mut machine = Leadership::new(term, 7, 1, true);
+    let mut machine = Leadership::new(term, 7, Host(1), true);
     let mut fact = Fact::Tick;
     for now in 0..4 {
         if let Some(action) = machine.step(now, fact.clone()) {
@@ -255,7 +255,7 @@ fn nobody_waits_for_one_that_cannot_be_there() {
 #[test]
 fn who_stops_leads_again_only_under_another_name() {
     let mut record = None;
-    let mut machine = Leadership::new(Term::new(TERM, ERROR_PPM), 7, 1, false);
+    let mut machine = Leadership::new(Term::new(TERM, ERROR_PPM), 7, Host(1), false);
     let lead = |machine: &mut Leadership, record: &mut Option<Vec<u8>>, from: u64| {
         let (mut now, mut fact) = (from, Fact::Tick);
         while !machine.leads(now) {
@@ -288,7 +288,7 @@ fn who_hears_too_late_that_it_leads_does_not_wait_for_itself() {
         fact = second.step(now, fact).map_or(Fact::Tick, |action| apply(&mut record, &action));
     }
     now += TERM;
-    assert_eq!((fact.clone(), host_in(record.as_deref().expect("a record"))), (Fact::Swapped, Some(2)));
+    assert_eq!((fact.clone(), host_in(record.as_deref().expect("a record"))), (Fact::Swapped, Some(Host(2))));
     let late = now;
     while !second.leads(now) {
         fact = second.step(now, fact).map_or(Fact::Tick, |action| apply(&mut record, &action));

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::Host;
-use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, is_part, part_with};
+use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, part_with};
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_fabric_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
 
 use super::policy::BUSY_FROM;
@@ -78,7 +78,7 @@ impl Locality {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// By range and page.
-    pub page: (Host, u64),
+    pub page: (RangeNumber, u64),
     /// Requests per second.
     pub per_second: u64,
     /// The requests by client host, if the switch reports them.
@@ -93,19 +93,19 @@ pub(super) struct Pulls {
     /// Page ranges and requests per second for them, as last counted.
     hot: BTreeMap<Run, Asked>,
     /// The end of the time without moves, by range and first page, which is the same whether or not it is a part.
-    left_alone: BTreeMap<(Host, u64), Nanoseconds>,
+    left_alone: BTreeMap<(RangeNumber, u64), Nanoseconds>,
     /// Since when a part has had no requests.
-    idle: BTreeMap<Host, Nanoseconds>,
+    idle: BTreeMap<RangeNumber, Nanoseconds>,
 }
 
 /// Pages that move together, by range and number of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
-    pub(super) range: Host,
+    pub(super) range: RangeNumber,
     pub(super) first: u64,
     pub(super) pages: u64,
     /// The part, if they are one.
-    pub(super) part: Option<Host>,
+    pub(super) part: Option<RangeNumber>,
 }
 
 /// The requests for pages in a second.
@@ -165,7 +165,7 @@ impl Ranges {
         for of in self.pulls.pulled.keys().filter(|of| of.range == run.range && (run.first..end).contains(&of.first)) {
             self.pulls.left_alone.insert((of.range, of.first), now + LEFT_ALONE_FOR);
         }
-        let (range, pages) = (self.prefix(run.range), (run.first, run.first + run.pages - 1));
+        let (range, pages) = (self.prefix(run.range.host()), (run.first, run.first + run.pages - 1));
         orders.push(Order::Say(Event::Pulled { range, pages, host: self.prefix(host), per_second }));
         if let Err(why) = self.move_pages(now, run.range, host, (run.first, run.pages), orders) {
             orders.push(Order::Say(Event::Stays { range, pages: Some(pages), why }));
@@ -225,7 +225,7 @@ impl Ranges {
     }
 
     /// The page range that contains a page.
-    fn run_of(&self, (number, page): (Host, u64)) -> Option<Run> {
+    fn run_of(&self, (number, page): (RangeNumber, u64)) -> Option<Run> {
         let range = self.ranges.get(&number).filter(|range| range.within.is_none() && page < range.pages)?;
         let parts = &range.machine.record.parts;
         if let Some(part) = part_with(parts, page) {
@@ -265,7 +265,7 @@ impl Ranges {
 
     /// Whether balancing by load may move a page range to a host: pages that are mostly requested by a group stay local
     /// to it.
-    pub(super) fn is_near_enough(&self, run: (Host, u64), host: Host) -> bool {
+    pub(super) fn is_near_enough(&self, run: (RangeNumber, u64), host: Host) -> bool {
         let asked = self.pulls.hot.iter().find(|(of, _)| (of.range, of.first) == run).map(|(_, asked)| asked);
         let group = asked.and_then(Asked::most);
         group.is_none_or(|group| self.settings.locality.group_of(host) == Some(group))
@@ -279,19 +279,20 @@ impl Ranges {
 
     /// Returns parts without requests to their ranges' homes, one after the other.
     pub(super) fn tick_pulls(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let idle = self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_idle() && part.goal.is_none());
+        let idle =
+            self.ranges.range(RangeNumber(PARTS_FROM)..).filter(|(_, part)| part.is_idle() && part.goal.is_none());
         let before = &self.pulls.idle;
-        let idle: BTreeMap<Host, Nanoseconds> =
+        let idle: BTreeMap<RangeNumber, Nanoseconds> =
             idle.map(|(number, _)| (*number, before.get(number).copied().unwrap_or(now))).collect();
         self.pulls.idle = idle;
-        let is_due = |number: &Host, since: Nanoseconds| {
+        let is_due = |number: &RangeNumber, since: Nanoseconds| {
             let of = self.part_and_range(*number).map(|(_, range)| range.machine.record.home);
             let is_calm = |home| self.is_load_known(home) && self.load_of(home) < BUSY_FROM;
             now >= since + IDLE_FOR && of.is_some_and(is_calm)
         };
         let due = self.pulls.idle.iter().find(|(number, since)| is_due(number, **since)).map(|(number, _)| *number);
         if let Some(part) = due.filter(|_| self.is_calm()) {
-            debug_assert!(is_part(part), "ranges have no home to come to");
+            debug_assert!(part.is_part(), "ranges have no home to come to");
             self.let_come_home(now, part, orders);
         }
     }

@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::{Input, Record};
-use trellis_fabric_protocol::lease::parts::{Within, is_part};
-use trellis_fabric_protocol::lease::{Host, Message, Party, Placement, Timing};
-use trellis_fabric_protocol::wire::address::{self, HostPrefix};
+use trellis_fabric_protocol::lease::parts::Within;
+use trellis_fabric_protocol::lease::{Host, Message, Party, Placement, RangeNumber, Timing};
+use trellis_fabric_protocol::wire::address::HostPrefix;
 use trellis_fabric_protocol::wire::datagram::ControlMessage;
 use trellis_fabric_protocol::wire::datagram::control::{About, What};
 
@@ -65,7 +65,7 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The number of a range or part.
-    pub number: Host,
+    pub number: RangeNumber,
     /// Its home.
     pub home: Host,
     /// For a part: where it was split from, and its number of pages.
@@ -102,11 +102,11 @@ pub enum Order {
         place: Place,
     },
     /// This number is no longer a part.
-    Forget(Host),
+    Forget(RangeNumber),
     /// Send requests for a page to a host that has a copy, for a time; or to its home again.
     Redirect {
         /// By range and page.
-        page: (Host, u64),
+        page: (RangeNumber, u64),
         /// The host, and the duration in nanoseconds.
         to: Option<(Host, Nanoseconds)>,
     },
@@ -138,17 +138,17 @@ struct ServerState {
 /// See the top of this file.
 pub struct Ranges {
     settings: Settings,
-    ranges: BTreeMap<Host, Range>,
+    ranges: BTreeMap<RangeNumber, Range>,
     servers: BTreeMap<Host, ServerState>,
     next_ticket: u64,
     look_at: Nanoseconds,
     rebalance_at: Nanoseconds,
     /// Ranges that no record names, and the servers that reported them.
-    unknown: BTreeMap<(Host, Host), ()>,
+    unknown: BTreeMap<(RangeNumber, Host), ()>,
     /// The number of the operator's request for the ticket of each write.
     asked: BTreeMap<u64, u64>,
     /// Requests that are answered when everything that was decided for these ranges is written.
-    unanswered: Vec<(u64, Vec<Host>)>,
+    unanswered: Vec<(u64, Vec<RangeNumber>)>,
     replicas: Replicas,
     parts: Parts,
     pulls: Pulls,
@@ -159,17 +159,17 @@ pub struct Ranges {
 impl Ranges {
     /// The ranges of a controller that begins to lead with these records.
     pub fn new(settings: Settings, records: Records, now: Nanoseconds) -> Ranges {
-        let range = |(number, record): (Host, RangeRecord)| (number, Range::new(number, record, &settings, now));
-        let mut ranges: BTreeMap<Host, Range> = records.ranges.into_iter().map(range).collect();
+        let range = |(number, record): (RangeNumber, RangeRecord)| (number, Range::new(number, record, &settings, now));
+        let mut ranges: BTreeMap<RangeNumber, Range> = records.ranges.into_iter().map(range).collect();
         let parts = Parts::new(&mut ranges);
         let mut servers = BTreeMap::new();
         // Hosts that are named in records get some time to be heard.
         for range in ranges.values() {
             let record = &range.machine.record;
-            let own = Some(&range.number).filter(|number| !is_part(**number));
+            let own = Some(range.number.host()).filter(|_| !range.number.is_part());
             let goal = if let Some(Goal::Host(host)) = &range.goal { Some(host) } else { None };
             let wanted = range.splits.iter().map(|split| &split.to).chain(goal);
-            for host in own.into_iter().chain([&record.home]).chain(&record.backups).chain(wanted) {
+            for host in own.iter().chain([&record.home]).chain(&record.backups).chain(wanted) {
                 servers.entry(*host).or_insert(ServerState::new(ServerRecord::default()));
             }
         }
@@ -238,13 +238,13 @@ impl Ranges {
 
     /// Answers this request when everything that was decided for these ranges is written: a next leader then continues
     /// with it.
-    pub fn answer_when_written(&mut self, asked: u64, ranges: Vec<Host>, orders: &mut Vec<Order>) {
+    pub fn answer_when_written(&mut self, asked: u64, ranges: Vec<RangeNumber>, orders: &mut Vec<Order>) {
         self.unanswered.push((asked, ranges));
         self.answer_what_is_written(orders);
     }
 
     fn answer_what_is_written(&mut self, orders: &mut Vec<Order>) {
-        let is_written = |number: &Host| self.ranges.get(number).is_none_or(Range::is_quiet);
+        let is_written = |number: &RangeNumber| self.ranges.get(number).is_none_or(Range::is_quiet);
         for (asked, _) in self.unanswered.extract_if(.., |(_, ranges)| ranges.iter().all(is_written)) {
             orders.push(Order::Answer(asked));
         }
@@ -256,7 +256,7 @@ impl Ranges {
 
     fn control(&mut self, now: Nanoseconds, from: Host, message: ControlMessage, orders: &mut Vec<Order>) {
         let number = message.range;
-        if is_part(from) {
+        if RangeNumber::of(from).is_part() {
             if self.unknown.insert((number, from), ()).is_none() {
                 orders.push(Order::Say(Event::PartNumber { server: self.prefix(from) }));
             }
@@ -308,7 +308,7 @@ impl Ranges {
     fn report(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         from: Host,
         report: Message,
         about: &About,
@@ -321,15 +321,15 @@ impl Ranges {
             {
                 return self.heard_of_ended(now, from, number, Some((boot_id, request)), orders);
             }
-            if number != from || about.pages == 0 || about.pages > PAGES_MAX {
+            if number != RangeNumber::of(from) || about.pages == 0 || about.pages > PAGES_MAX {
                 if self.unknown.insert((number, from), ()).is_none() {
-                    let (range, server) = (prefix(settings, number), prefix(settings, from));
+                    let (range, server) = (prefix(settings, number.host()), prefix(settings, from));
                     orders.push(Order::Say(Event::Unknown { range, server }));
                 }
                 return;
             }
             let record = RangeRecord::new(&Record::first(from), about.pages, None);
-            let range = Range::born(from, record, settings, now, &mut self.next_ticket, orders);
+            let range = Range::born(number, record, settings, now, &mut self.next_ticket, orders);
             self.ranges.insert(number, range);
         }
         let Some(range) = self.ranges.get_mut(&number) else { return };
@@ -341,8 +341,8 @@ impl Ranges {
         // Ranges that wait for what this one reported continue now.
         self.plan(now, number, orders);
         let is_home = self.ranges.get(&number).is_some_and(|range| range.machine.record.home == from);
-        if about.wants_back != 0 && is_home {
-            self.wanted_back(now, number, about.wants_back, orders);
+        if let Some(part) = about.wants_back.filter(|_| is_home) {
+            self.wanted_back(now, number, part, orders);
         }
         self.continue_requests(now, number, orders);
     }
@@ -356,7 +356,7 @@ impl Ranges {
         }
         self.look_at = now + LOOK;
         self.look_at_servers(now, orders);
-        let numbers: Vec<Host> = self.ranges.keys().copied().collect();
+        let numbers: Vec<RangeNumber> = self.ranges.keys().copied().collect();
         for number in numbers {
             self.plan(now, number, orders);
             self.watch_copies(now, number, orders);
@@ -382,7 +382,7 @@ impl Ranges {
     /// that is so.
     fn choose_anywhere(&mut self, orders: &mut Vec<Order>) {
         let may = |host: Host| {
-            let own = self.ranges.get(&host);
+            let own = self.ranges.get(&RangeNumber::of(host));
             let is_home = own.is_some_and(|range| range.machine.record.home == host && range.is_served());
             is_home && self.is_there(host) && !self.is_drained(host)
         };
@@ -417,7 +417,9 @@ impl Ranges {
                     let record = &range.machine.record;
                     range.machine.is_open && (record.home == host || record.complete.contains(&host))
                 };
-                if let Some(range) = self.ranges.get(&host).filter(|range| !is_called(range) && range.is_quiet()) {
+                if let Some(range) =
+                    self.ranges.get(&RangeNumber::of(host)).filter(|range| !is_called(range) && range.is_quiet())
+                {
                     orders.push(Order::Send(host, range.call_up(now)));
                 }
             }
@@ -438,14 +440,14 @@ impl Ranges {
     pub fn set_directive(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         directive: Option<Directive>,
         asked: u64,
         orders: &mut Vec<Order>,
     ) -> Result<(), String> {
         let sentence = self.no_such_range(number);
         if let Some((_, of)) = self.part_and_range(number) {
-            let (part, of) = (self.prefix(number), self.prefix(of.number));
+            let (part, of) = (self.prefix(number.host()), self.prefix(of.number.host()));
             return Err(format!("range {part}: it is a part of range {of}, and has its backups; say that one"));
         }
         let hosts = if let Some(Directive::Hosts(hosts)) = &directive { hosts.as_slice() } else { &[] };
@@ -485,12 +487,12 @@ impl Ranges {
     pub fn reset(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         at: Option<Host>,
         may_lose_copies: bool,
         orders: &mut Vec<Order>,
     ) -> Result<(), String> {
-        let (name, sentence) = (self.prefix(number), self.no_such_range(number));
+        let (name, sentence) = (self.prefix(number.host()), self.no_such_range(number));
         let at = at.map(|host| (host, self.prefix(host), self.is_there(host)));
         if let Some((_, host, false)) = at {
             return Err(format!("server {host}: nothing is heard of it; start it, and let it report here"));
@@ -521,8 +523,8 @@ impl Ranges {
         Ok(())
     }
 
-    fn no_such_range(&self, number: Host) -> String {
-        format!("range {}: there is none; `trellis controller status` lists all", self.prefix(number))
+    fn no_such_range(&self, number: RangeNumber) -> String {
+        format!("range {}: there is none; `trellis controller status` lists all", self.prefix(number.host()))
     }
 
     fn no_such_server(&self, host: Host) -> String {
@@ -560,12 +562,12 @@ impl ServerState {
 }
 
 fn prefix(settings: &Settings, host: Host) -> HostPrefix {
-    HostPrefix { cluster: settings.me.cluster, host: address::Host(host) }
+    HostPrefix { cluster: settings.me.cluster, host }
 }
 
 /// A message to a host about a range: its number, where it was split from, its number of pages.
 fn placed(
-    (range, within, pages): (Host, Option<Within>, u64),
+    (range, within, pages): (RangeNumber, Option<Within>, u64),
     request: u64,
     boot_id: u16,
     placement: Placement,

@@ -8,8 +8,8 @@
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, PARTS_MAX, Part};
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::range::Range;
@@ -47,11 +47,11 @@ impl Ranges {
     pub fn move_range(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         to: Host,
         orders: &mut Vec<Order>,
     ) -> Result<(), String> {
-        let name = self.prefix(number);
+        let name = self.prefix(number.host());
         let range = self.ranges.get(&number).ok_or_else(|| self.no_such_range(number))?;
         if range.is_mute {
             return Err(format!("range {name}: it is being merged or reset; say it again in a moment"));
@@ -83,12 +83,12 @@ impl Ranges {
     pub fn move_pages(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         to: Host,
         (first, pages): (u64, u64),
         orders: &mut Vec<Order>,
     ) -> Result<Vec<(u64, u64)>, String> {
-        let name = self.prefix(number);
+        let name = self.prefix(number.host());
         let range = self.ranges.get(&number).filter(|range| range.within.is_none());
         let range = range.ok_or_else(|| self.no_such_range(number))?;
         let end = first.checked_add(pages).filter(|end| pages > 0 && *end <= range.pages).ok_or_else(|| {
@@ -120,7 +120,7 @@ impl Ranges {
     }
 
     /// Sets the destination of a range or part.
-    fn request(&mut self, number: Host, to: Host) {
+    fn request(&mut self, number: RangeNumber, to: Host) {
         let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
         let Some(range) = self.ranges.get_mut(&number) else { return };
         let record = &range.machine.record;
@@ -132,8 +132,11 @@ impl Ranges {
         range.request(goal);
     }
 
-    fn not_served(&self, number: Host) -> String {
-        format!("range {}: nobody serves it now; wait until somebody is home, then say it again", self.prefix(number))
+    fn not_served(&self, number: RangeNumber) -> String {
+        format!(
+            "range {}: nobody serves it now; wait until somebody is home, then say it again",
+            self.prefix(number.host())
+        )
     }
 
     /// Whether anything may move to a server.
@@ -152,7 +155,7 @@ impl Ranges {
 
     /// Divides these pages into page ranges that can be parts; each is a part already, or overlaps none.
     fn runs(&self, range: &Range, first: u64, end: u64) -> Result<Vec<(u64, u64)>, String> {
-        let name = self.prefix(range.number);
+        let name = self.prefix(range.number.host());
         let mut runs = Vec::new();
         let mut from = first;
         while from < end {
@@ -160,7 +163,7 @@ impl Ranges {
             let mut touching = range.machine.record.parts.iter().filter(|part| part.first < to && from < part.end());
             if let Some(part) = touching.find(|part| (part.first, part.end()) != (from, to)) {
                 let (first, last) = (part.first, part.end() - 1);
-                let home = self.ranges.get(&part.number).map_or(range.number, |part| part.machine.record.home);
+                let home = self.ranges.get(&part.number).map_or(range.number.host(), |part| part.machine.record.home);
                 return Err(format!(
                     "range {name}: pages {first} to {last} are at {} already; let all of them go with --pages {first}-{last}, or let \
                      them come home first, to {}",
@@ -184,7 +187,7 @@ impl Ranges {
 
     /// Whether there are free numbers, and room at a host, for these page ranges of a range.
     fn may_go(&self, range: &Range, to: Host, runs: &[(u64, u64)]) -> Result<(), String> {
-        let (name, host) = (self.prefix(range.number), self.prefix(to));
+        let (name, host) = (self.prefix(range.number.host()), self.prefix(to));
         let is_new = |run: &&(u64, u64)| self.part_at(range.number, run.0).is_none();
         let waiting = range.splits.iter().filter(|split| !runs.contains(&(split.first, split.pages))).count();
         let count = range.machine.record.parts.len() + waiting + runs.iter().filter(is_new).count();
@@ -210,12 +213,12 @@ impl Ranges {
     fn bring_home(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         first: u64,
         end: u64,
         orders: &mut Vec<Order>,
     ) -> Result<Vec<(u64, u64)>, String> {
-        let name = self.prefix(number);
+        let name = self.prefix(number.host());
         let Some(range) = self.ranges.get_mut(&number) else { return Ok(Vec::new()) };
         let parts = range.machine.record.parts.iter();
         let touching: Vec<Part> = parts.filter(|part| part.first < end && first < part.end()).copied().collect();
@@ -244,12 +247,12 @@ impl Ranges {
     /// Takes the next step of each request that can take one.
     pub(super) fn continue_moves(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let requested = self.ranges.values().filter(|range| range.has_requests());
-        let numbers: Vec<Host> = requested.map(|range| range.number).collect();
+        let numbers: Vec<RangeNumber> = requested.map(|range| range.number).collect();
         numbers.into_iter().for_each(|number| self.continue_requests(now, number, orders));
     }
 
     /// The same for the requests about one range or part.
-    pub(super) fn continue_requests(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    pub(super) fn continue_requests(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         if self.ranges.get(&number).is_none_or(|range| !range.has_requests() || range.is_mute) {
             return;
         }
@@ -260,7 +263,7 @@ impl Ranges {
         }
     }
 
-    fn continue_move(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    fn continue_move(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
         let Some(Goal::Host(to)) = range.goal else { return };
         if range.machine.record.moving == Some(to) {
@@ -281,7 +284,7 @@ impl Ranges {
         }
     }
 
-    fn continue_splits(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    fn continue_splits(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let splits = self.ranges.get(&number).map_or_else(Vec::new, |range| range.splits.clone());
         for split in splits {
             let Some(range) = self.ranges.get(&number) else { return };
@@ -317,12 +320,12 @@ impl Ranges {
     pub(super) fn give_up(
         &mut self,
         now: Nanoseconds,
-        number: Host,
+        number: RangeNumber,
         pages: Option<(u64, u64)>,
         why: String,
         orders: &mut Vec<Order>,
     ) {
-        let event = Event::Stays { range: self.prefix(number), pages, why };
+        let event = Event::Stays { range: self.prefix(number.host()), pages, why };
         if let Some(range) = self.ranges.get_mut(&number) {
             range.give_up(now, event, &mut self.next_ticket, orders);
         }
@@ -333,7 +336,7 @@ impl Ranges {
     fn progress(
         &mut self,
         now: Nanoseconds,
-        (number, first): (Host, Option<u64>),
+        (number, first): (RangeNumber, Option<u64>),
         to: Host,
         has_room: bool,
     ) -> Progress {

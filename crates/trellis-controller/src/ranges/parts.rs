@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::Input;
 use trellis_fabric_protocol::lease::parts::{Part, Within, part_with};
-use trellis_fabric_protocol::lease::{Host, Placement};
+use trellis_fabric_protocol::lease::{Host, Placement, RangeNumber};
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 use super::policy::{Next, Purpose};
@@ -31,9 +31,9 @@ const BESIDE_FOR: Nanoseconds = 10_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     /// Numbers that were parts and no longer are.
-    ended: BTreeMap<Host, Ended>,
+    ended: BTreeMap<RangeNumber, Ended>,
     /// Since when parts have been at the homes of their ranges.
-    beside: BTreeMap<Host, Nanoseconds>,
+    beside: BTreeMap<RangeNumber, Nanoseconds>,
 }
 
 /// A number that was a part.
@@ -48,12 +48,13 @@ struct Ended {
 
 impl Parts {
     /// Removes the parts that no range names from the loaded records.
-    pub(super) fn new(ranges: &mut BTreeMap<Host, Range>) -> Parts {
+    pub(super) fn new(ranges: &mut BTreeMap<RangeNumber, Range>) -> Parts {
         let is_named = |range: &Range| {
             let of = range.within.and_then(|within| ranges.get(&within.range));
             range.within.is_none() || of.is_some_and(|of| of.part(range.number).is_some())
         };
-        let lost: Vec<Host> = ranges.values().filter(|range| !is_named(range)).map(|range| range.number).collect();
+        let lost: Vec<RangeNumber> =
+            ranges.values().filter(|range| !is_named(range)).map(|range| range.number).collect();
         let mut parts = Parts::default();
         for number in lost {
             parts.end(ranges, number);
@@ -61,7 +62,7 @@ impl Parts {
         parts
     }
 
-    fn end(&mut self, ranges: &mut BTreeMap<Host, Range>, number: Host) {
+    fn end(&mut self, ranges: &mut BTreeMap<RangeNumber, Range>, number: RangeNumber) {
         self.beside.remove(&number);
         if let Some((part, within)) = ranges.remove(&number).and_then(|part| part.within.map(|within| (part, within))) {
             let (incarnation, pages) = (part.machine.record.incarnation, part.pages);
@@ -70,20 +71,20 @@ impl Parts {
     }
 
     /// Whether this number was a part and no longer is.
-    pub(super) fn has_ended(&self, number: Host) -> bool {
+    pub(super) fn has_ended(&self, number: RangeNumber) -> bool {
         self.ended.contains_key(&number)
     }
 }
 
 impl Ranges {
     /// The part of a range that begins with this page.
-    pub fn part_at(&self, range: Host, first: u64) -> Option<Host> {
+    pub fn part_at(&self, range: RangeNumber, first: u64) -> Option<RangeNumber> {
         let parts = &self.ranges.get(&range)?.machine.record.parts;
         parts.iter().find(|part| part.first == first).map(|part| part.number)
     }
 
     /// Moves a part to the home of its range, to be merged.
-    pub(super) fn let_come_home(&mut self, now: Nanoseconds, part: Host, orders: &mut Vec<Order>) {
+    pub(super) fn let_come_home(&mut self, now: Nanoseconds, part: RangeNumber, orders: &mut Vec<Order>) {
         if let Some(range) = self.ranges.get_mut(&part).filter(|range| !range.is_mute) {
             range.request(Some(Goal::Merge));
             range.write_requests(now, &mut self.next_ticket, orders);
@@ -92,7 +93,13 @@ impl Ranges {
     }
 
     /// The home of a range asks for a part back because it needs all pages of an object.
-    pub(super) fn wanted_back(&mut self, now: Nanoseconds, range: Host, part: Host, orders: &mut Vec<Order>) {
+    pub(super) fn wanted_back(
+        &mut self,
+        now: Nanoseconds,
+        range: RangeNumber,
+        part: RangeNumber,
+        orders: &mut Vec<Order>,
+    ) {
         if self.ranges.get(&range).is_none_or(|range| range.part(part).is_none()) {
             return;
         }
@@ -110,7 +117,7 @@ impl Ranges {
         &mut self,
         now: Nanoseconds,
         from: Host,
-        number: Host,
+        number: RangeNumber,
         report: Option<(u16, u64)>,
         orders: &mut Vec<Order>,
     ) {
@@ -128,12 +135,12 @@ impl Ranges {
 
     /// Continues resets, and returns parts that have no reason to be where they are.
     pub(super) fn tick_parts(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let waiting: Vec<Host> =
+        let waiting: Vec<RangeNumber> =
             self.ranges.values().filter(|range| range.begins_at.is_some()).map(|range| range.number).collect();
         for number in waiting {
             self.begin_without_parts(now, number, orders);
         }
-        let parts: Vec<Host> = self.ranges.range(PARTS_FROM..).map(|(number, _)| *number).collect();
+        let parts: Vec<RangeNumber> = self.ranges.range(RangeNumber(PARTS_FROM)..).map(|(number, _)| *number).collect();
         for number in parts {
             if !self.is_beside(number) {
                 self.parts.beside.remove(&number);
@@ -144,14 +151,14 @@ impl Ranges {
     }
 
     /// Whether a part is at the home of its range without a reason.
-    fn is_beside(&self, number: Host) -> bool {
+    fn is_beside(&self, number: RangeNumber) -> bool {
         let Some((part, range)) = self.part_and_range(number) else { return false };
         let record = &part.machine.record;
         record.home == range.machine.record.home && record.moving.is_none() && part.goal.is_none()
     }
 
     /// A part, and the range from which it was split.
-    pub(super) fn part_and_range(&self, number: Host) -> Option<(&Range, &Range)> {
+    pub(super) fn part_and_range(&self, number: RangeNumber) -> Option<(&Range, &Range)> {
         let part = self.ranges.get(&number)?;
         Some((part, self.ranges.get(&part.within?.range)?))
     }
@@ -160,7 +167,7 @@ impl Ranges {
     pub(super) fn split(
         &mut self,
         now: Nanoseconds,
-        range: Host,
+        range: RangeNumber,
         SplitRecord { first, pages, to }: SplitRecord,
         orders: &mut Vec<Order>,
     ) -> bool {
@@ -178,7 +185,7 @@ impl Ranges {
     }
 
     /// Merges a part into its range, if both are firm and at the same hosts.
-    pub(super) fn merge(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    pub(super) fn merge(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let is_due = self.part_and_range(number).is_some_and(|(part, range)| part.is_firm() && range.is_firm());
         let Some(mut part) = is_due.then(|| self.ranges.remove(&number)).flatten() else { return };
         if let Some(range) = part.within.and_then(|within| self.ranges.get_mut(&within.range)) {
@@ -195,11 +202,15 @@ impl Ranges {
             let is_written = |range: &Range| range.written.parts.iter().any(|of| of.number == part.number);
             part.is_mute && range.is_none_or(|range| !is_written(range) && range.part(part.number).is_none())
         };
-        let over: Vec<Host> =
-            self.ranges.range(PARTS_FROM..).filter(|(_, part)| is_over(part)).map(|(number, _)| *number).collect();
+        let over: Vec<RangeNumber> = self
+            .ranges
+            .range(RangeNumber(PARTS_FROM)..)
+            .filter(|(_, part)| is_over(part))
+            .map(|(number, _)| *number)
+            .collect();
         for number in over {
             if self.ranges.get(&number).is_some_and(|part| matches!(part.goal, Some(Goal::Host(_)))) {
-                let (range, why) = (self.prefix(number), "its range begins without content".to_owned());
+                let (range, why) = (self.prefix(number.host()), "its range begins without content".to_owned());
                 orders.push(Order::Say(Event::Stays { range, pages: None, why }));
             }
             self.parts.end(&mut self.ranges, number);
@@ -209,9 +220,9 @@ impl Ranges {
 
     /// Resets a range when no host can be home of a part of it any more: parts are no longer answered from now on. If a
     /// host becomes home of the range after all, they continue.
-    fn begin_without_parts(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    fn begin_without_parts(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
-        let parts: Vec<Host> = range.machine.record.parts.iter().map(|part| part.number).collect();
+        let parts: Vec<RangeNumber> = range.machine.record.parts.iter().map(|part| part.number).collect();
         let is_served = range.is_served();
         let (mut are_over, mut last) = (true, 0);
         for part in parts {
@@ -259,7 +270,7 @@ impl Ranges {
     }
 
     /// The range or part that has a page.
-    pub(super) fn home_of(&self, (number, page): (Host, u64)) -> Option<&Range> {
+    pub(super) fn home_of(&self, (number, page): (RangeNumber, u64)) -> Option<&Range> {
         let range = self.ranges.get(&number)?;
         part_with(&range.machine.record.parts, page).map_or(Some(range), |part| self.ranges.get(&part.number))
     }
@@ -267,8 +278,12 @@ impl Ranges {
 
 /// A number for another part of a range in this incarnation. Hosts may still know a number that was a part, so unused
 /// numbers come first; then numbers whose last incarnation is lower than the part's will be.
-fn free_number(ranges: &BTreeMap<Host, Range>, ended: &BTreeMap<Host, Ended>, incarnation: u16) -> Option<Host> {
-    let mut numbers = (PARTS_FROM..Host::MAX).filter(|number| !ranges.contains_key(number));
+fn free_number(
+    ranges: &BTreeMap<RangeNumber, Range>,
+    ended: &BTreeMap<RangeNumber, Ended>,
+    incarnation: u16,
+) -> Option<RangeNumber> {
+    let mut numbers = (PARTS_FROM..u16::MAX).map(RangeNumber).filter(|number| !ranges.contains_key(number));
     let old = ended.iter().filter(|(_, ended)| ended.incarnation <= incarnation);
     let oldest = old.min_by_key(|(_, ended)| ended.incarnation).map(|(number, _)| *number);
     numbers.find(|number| !ended.contains_key(number)).or(oldest)

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::lease::controller::Input;
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 
 use super::range::Range;
 use super::{Order, Ranges, prefix};
@@ -61,7 +61,7 @@ pub(super) struct Introducing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// The range or part.
-    pub range: Host,
+    pub range: RangeNumber,
     /// The destination.
     pub to: Host,
     /// If only some pages move: the first one, and their number.
@@ -83,7 +83,7 @@ pub(super) enum Next {
 
 impl Ranges {
     /// Takes the next step for a range.
-    pub(super) fn plan(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    pub(super) fn plan(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         range.shunned.retain(|_, until| now < *until);
         if !range.is_quiet() || !range.is_served() || range.is_mute {
@@ -112,14 +112,14 @@ impl Ranges {
             Next::NoPlace(_) if had_no_place => {}
             Next::NoPlace(server) => {
                 let server = prefix(&self.settings, server);
-                orders.push(Order::Say(Event::NoPlace { range: prefix(&self.settings, number), server }));
+                orders.push(Order::Say(Event::NoPlace { range: prefix(&self.settings, number.host()), server }));
             }
         }
     }
 
     /// Reports once that a range has had too few complete copies for long, because the failure of its home may then lose
     /// data. A lack of room is reported elsewhere.
-    pub(super) fn watch_copies(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    pub(super) fn watch_copies(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
         let wanted = match self.directive_of(range) {
             Some(Directive::Hosts(hosts)) => hosts.len(),
@@ -141,12 +141,12 @@ impl Ranges {
             return;
         }
         *is_said = true;
-        let (range, since) = (prefix(&self.settings, number), Duration::from_nanos(now - *since));
+        let (range, since) = (prefix(&self.settings, number.host()), Duration::from_nanos(now - *since));
         orders.push(Order::Say(Event::Incomplete { range, complete, wanted, since, hosts }));
     }
 
     /// Reports once that no server can have the additional copy of a range.
-    fn lacks(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    fn lacks(&mut self, now: Nanoseconds, number: RangeNumber, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         let (since, is_said) = range.lacks.get_or_insert((now, false));
         if *is_said || now < *since + LACKS_AFTER {
@@ -161,11 +161,11 @@ impl Ranges {
         };
         let hosts = lacking.into_iter().map(|host| prefix(settings, host)).collect();
         let backups = range.machine.record.backups.len();
-        orders.push(Order::Say(Event::Lacks { range: prefix(settings, number), backups, bytes, hosts }));
+        orders.push(Order::Say(Event::Lacks { range: prefix(settings, number.host()), backups, bytes, hosts }));
     }
 
     /// Moves a range to a host, which is present and has room.
-    pub(super) fn begin_move(&mut self, now: Nanoseconds, number: Host, to: Host, orders: &mut Vec<Order>) {
+    pub(super) fn begin_move(&mut self, now: Nanoseconds, number: RangeNumber, to: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         if range.machine.record.backups.contains(&to) {
             let purpose = Purpose::Move;
@@ -176,7 +176,14 @@ impl Ranges {
         }
     }
 
-    fn introduce(&mut self, now: Nanoseconds, number: Host, host: Host, purpose: Purpose, orders: &mut Vec<Order>) {
+    fn introduce(
+        &mut self,
+        now: Nanoseconds,
+        number: RangeNumber,
+        host: Host,
+        purpose: Purpose,
+        orders: &mut Vec<Order>,
+    ) {
         let Some(range) = self.ranges.get(&number) else { return };
         // Its spare memory is not assigned twice before it is heard again.
         let bytes = range.bytes();
@@ -189,7 +196,7 @@ impl Ranges {
         range.tick(now, &self.settings, &mut self.next_ticket, orders);
     }
 
-    fn go_on(&mut self, now: Nanoseconds, number: Host, introducing: Introducing, orders: &mut Vec<Order>) {
+    fn go_on(&mut self, now: Nanoseconds, number: RangeNumber, introducing: Introducing, orders: &mut Vec<Order>) {
         let Introducing { host, purpose, since, is_known, .. } = introducing;
         let is_there = self.is_there(host);
         let Some(range) = self.ranges.get_mut(&number) else { return };
@@ -204,7 +211,7 @@ impl Ranges {
             // Its absence is reported elsewhere, and it is asked when it is present again.
             if is_there {
                 range.shunned.insert(host, now + SHUNNED_FOR);
-                let (range, host) = (prefix(&self.settings, number), prefix(&self.settings, host));
+                let (range, host) = (prefix(&self.settings, number.host()), prefix(&self.settings, host));
                 orders.push(Order::Say(Event::Declined { range, host }));
             }
         }
@@ -310,7 +317,7 @@ impl Ranges {
     }
 
     pub(super) fn has_room(&self, range: &Range, host: Host) -> bool {
-        host == range.number
+        host == range.number.host()
             || range.room.contains_key(&host)
             || self.has_all_of(range, host)
             || self.spare(host) >= range.bytes()

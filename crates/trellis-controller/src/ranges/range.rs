@@ -11,7 +11,7 @@ use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
 use trellis_fabric_protocol::lease::parts::{Part, Within};
-use trellis_fabric_protocol::lease::{Effect, Host, Message, Party, Placement, State};
+use trellis_fabric_protocol::lease::{Effect, Host, Message, Party, Placement, RangeNumber, State};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use trellis_fabric_protocol::wire::datagram::ControlMessage;
 use trellis_fabric_protocol::wire::datagram::control::About;
@@ -58,7 +58,7 @@ struct Load {
 
 /// See the top of this file.
 pub(super) struct Range {
-    pub(super) number: Host,
+    pub(super) number: RangeNumber,
     pub(super) machine: Controller,
     pub(super) pages: u64,
     pub(super) directive: Option<Directive>,
@@ -118,7 +118,7 @@ pub(super) struct Range {
 
 impl Range {
     /// A range from its record.
-    pub(super) fn new(number: Host, record: RangeRecord, settings: &Settings, now: Nanoseconds) -> Range {
+    pub(super) fn new(number: RangeNumber, record: RangeRecord, settings: &Settings, now: Nanoseconds) -> Range {
         let machine = Controller::new(settings.timing, record.of_machine(), now);
         Range {
             number,
@@ -157,7 +157,7 @@ impl Range {
 
     /// The range of a server that was never heard before.
     pub(super) fn born(
-        number: Host,
+        number: RangeNumber,
         record: RangeRecord,
         settings: &Settings,
         now: Nanoseconds,
@@ -166,7 +166,7 @@ impl Range {
     ) -> Range {
         let mut range = Range::new(number, record.clone(), settings, now);
         range.queue.push_back(Pending::Write(Box::new(record)));
-        range.queue.push_back(Pending::Say(Event::New { range: prefix(settings, number), pages: range.pages }));
+        range.queue.push_back(Pending::Say(Event::New { range: prefix(settings, number.host()), pages: range.pages }));
         range.flush(now, next_ticket, orders);
         range
     }
@@ -204,7 +204,7 @@ impl Range {
     }
 
     /// Its part with this number.
-    pub(super) fn part(&self, number: Host) -> Option<Part> {
+    pub(super) fn part(&self, number: RangeNumber) -> Option<Part> {
         self.machine.record.parts.iter().find(|part| part.number == number).copied()
     }
 
@@ -335,7 +335,7 @@ impl Range {
         let begins_empty = record.begins_empty && !before.begins_empty;
         // Requests were about what the range had before.
         let given_up = if begins_empty { self.take_requests() } else { Vec::new() };
-        let name = prefix(settings, self.number);
+        let name = prefix(settings, self.number.host());
         let home = prefix(settings, before.home);
         let hosts = |hosts: &[Host]| hosts.iter().map(|host| prefix(settings, *host)).collect();
         if self.machine.is_open && !was_open {
@@ -413,7 +413,7 @@ impl Range {
     /// Queues the events about what has changed, after the write.
     fn tell_changes(&mut self, now: Nanoseconds, was_open: bool, before: &Record, settings: &Settings) {
         let record = self.machine.record.clone();
-        let range = prefix(settings, self.number);
+        let range = prefix(settings, self.number.host());
         let mut say = |event| self.queue.push_back(Pending::Say(event));
         for host in record.backups.iter().filter(|host| !before.backups.contains(host)) {
             say(Event::Backs { range, host: prefix(settings, *host) });
@@ -490,9 +490,9 @@ impl Range {
         }
         let record = &self.machine.record;
         let has_other_size = about.pages != 0 && about.pages != self.pages && state != State::Blank;
-        if from == self.number && has_other_size && self.other_size != Some(about.pages) {
+        if from == self.number.host() && has_other_size && self.other_size != Some(about.pages) {
             self.other_size = Some(about.pages);
-            let (range, pages) = (prefix(settings, self.number), self.pages);
+            let (range, pages) = (prefix(settings, self.number.host()), self.pages);
             orders.push(Order::Say(Event::Size { range, pages, offered: about.pages }));
         }
         if from != record.home {
@@ -507,7 +507,7 @@ impl Range {
         let is_lost = state == State::Blank && !may_be_blank;
         // The lack of a home was reported before it came back.
         if is_lost && self.blank_pages.is_none() && self.machine.is_open && record.complete.is_empty() {
-            let (range, home) = (prefix(settings, self.number), prefix(settings, from));
+            let (range, home) = (prefix(settings, self.number.host()), prefix(settings, from));
             orders.push(Order::Say(Event::Unserved { range, home, is_blank: true }));
         }
         self.blank_pages = is_lost.then_some(if about.pages == 0 { self.pages } else { about.pages });
@@ -603,7 +603,7 @@ impl Range {
         let record = RangeRecord { goal: Some(Goal::Host(to)), ..record };
         self.together = Some(Write::Range(part.number, record.clone()));
         self.follow(now, effects, before, settings, orders);
-        let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
+        let (range, number) = (prefix(settings, self.number.host()), prefix(settings, part.number.host()));
         self.queue.push_back(Pending::Say(Event::Split { range, pages: (part.first, part.end() - 1), part: number }));
         self.flush(now, next_ticket, orders);
         let mut split = Range::new(part.number, record, settings, now);
@@ -649,7 +649,7 @@ impl Range {
         }
         self.home_hears_first(&mut effects);
         self.follow(now, effects, before, settings, orders);
-        let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
+        let (range, number) = (prefix(settings, self.number.host()), prefix(settings, part.number.host()));
         self.queue.push_back(Pending::Say(Event::Merged {
             range,
             pages: (found.first, found.end() - 1),

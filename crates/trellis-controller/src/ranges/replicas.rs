@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_fabric_protocol::wire::datagram::ControlMessage;
 use trellis_fabric_protocol::wire::datagram::control::What;
 
@@ -43,7 +43,7 @@ const USE_PARTS: u64 = 4;
 const USELESS_COUNTS: u8 = 3;
 
 /// A page, by the number of its range and its own.
-pub(super) type Page = (Host, u64);
+pub(super) type Page = (RangeNumber, u64);
 
 /// The pages with replicas.
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ impl Ranges {
             let per_second = replica.per_second;
             orders.push(Order::Redirect { page, to: Some((from, left)) });
             if is_new {
-                let (range, host) = (prefix(&self.settings, page.0), prefix(&self.settings, from));
+                let (range, host) = (prefix(&self.settings, page.0.host()), prefix(&self.settings, from));
                 orders.push(Order::Say(Event::Replica { range, page: page.1, host, per_second }));
             }
         } else if replica.has_copy {
@@ -192,7 +192,7 @@ impl Ranges {
                 }
                 orders.push(Order::Redirect { page: *page, to: None });
                 orders.push(follow(replica.host, *page, 0));
-                let (range, host) = (prefix(settings, page.0), prefix(settings, replica.host));
+                let (range, host) = (prefix(settings, page.0.host()), prefix(settings, replica.host));
                 let answered = replica.answered;
                 orders.push(Order::Say(Event::NoReplica { range, page: page.1, host, answered, why }));
             }

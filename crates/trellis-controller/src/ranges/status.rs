@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::{Host, RangeNumber};
 
 use super::Ranges;
 use super::range::Range;
@@ -39,7 +39,7 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
     /// The host number in its pointers.
-    pub range: Host,
+    pub range: RangeNumber,
     /// Its number in the range.
     pub page: u64,
     /// The server that answers READs of it.
@@ -56,7 +56,7 @@ pub struct ReplicaStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeStatus {
     /// The host number in its pointers; for a part, its own number.
-    pub range: Host,
+    pub range: RangeNumber,
     /// Its home.
     pub home: Host,
     /// The incarnation of its home.
@@ -117,7 +117,7 @@ impl Ranges {
         Status {
             cluster: settings.me.cluster.number(),
             leads: true,
-            leader: Some(settings.me.host.0),
+            leader: Some(settings.me.host),
             backups: settings.backups,
             term: settings.timing.term,
             home_lease: settings.timing.home_lease,

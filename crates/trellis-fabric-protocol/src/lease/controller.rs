@@ -13,7 +13,7 @@
 //! them.
 
 use super::parts::{Part, are_parts};
-use super::{Bytes, Effect, Host, Message, Party, Placement, State, Timing, send};
+use super::{Bytes, Effect, Host, Message, Party, Placement, RangeNumber, State, Timing, send};
 use crate::Nanoseconds;
 use alloc::vec::Vec;
 
@@ -255,7 +255,13 @@ impl Controller {
     /// Merges a part: takes its pages back into the range. Returns whether it did. After that the part no longer
     /// exists: its number may name another part only with a higher incarnation. Both records must be made durable
     /// together, as [`Effect::Persist`] says. Nothing happens unless both are at rest at the same hosts.
-    pub fn merge(&mut self, now: Nanoseconds, number: Host, other: &Controller, effects: &mut Vec<Effect>) -> bool {
+    pub fn merge(
+        &mut self,
+        now: Nanoseconds,
+        number: RangeNumber,
+        other: &Controller,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         let (record, of_part) = (&self.record, &other.record);
         let is_backed = |host: &Host| record.backups.contains(host);
         let is_same_place = (record.home, record.boot_id) == (of_part.home, of_part.boot_id)

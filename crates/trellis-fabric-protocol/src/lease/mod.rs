@@ -72,11 +72,48 @@ pub mod settling;
 mod words;
 
 use crate::Nanoseconds;
+use crate::wire::address::PARTS_FROM;
 use alloc::vec::Vec;
+use core::fmt;
 use parts::Part;
 
-/// The number of a host in the fabric.
-pub type Host = u16;
+pub use crate::wire::address::Host;
+
+/// The number of a range, in messages. A range of a server has the number of that server's host, and a part, which is a
+/// range too, one that no host has ([`PARTS_FROM`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RangeNumber(pub u16);
+
+impl RangeNumber {
+    /// The number of the range whose pointers name this host.
+    pub const fn of(host: Host) -> RangeNumber {
+        RangeNumber(host.0)
+    }
+
+    /// The host that pointers into this range name. No pointer names that of a part; only sentences for operators do.
+    pub const fn host(self) -> Host {
+        Host(self.0)
+    }
+
+    /// Whether it is that of a part.
+    pub const fn is_part(self) -> bool {
+        PARTS_FROM <= self.0 && self.0 < u16::MAX
+    }
+}
+
+/// The number alone, for traces and counterexamples.
+impl fmt::Debug for RangeNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::LowerHex for RangeNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
 
 /// The number of a page in its range.
 pub type PageNumber = u64;

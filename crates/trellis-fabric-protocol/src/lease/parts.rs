@@ -19,9 +19,8 @@
 use super::home::Home;
 use super::server::{Memory, RangeServer};
 use super::settling::{Again, Settling};
-use super::{Host, Message, PageNumber, Timing};
+use super::{Host, Message, PageNumber, RangeNumber, Timing};
 use crate::Nanoseconds;
-use crate::wire::address::PARTS_FROM;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -34,8 +33,8 @@ pub const PARTS_MAX: usize = 256;
 /// A subrange of pages that has a home of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Part {
-    /// The number that identifies it in messages: [`PARTS_FROM`] or more.
-    pub number: Host,
+    /// The number that identifies it in messages: a part's ([`RangeNumber::is_part`]).
+    pub number: RangeNumber,
     /// Its first page, by the numbering of the range.
     pub first: PageNumber,
     /// The number of its pages.
@@ -49,7 +48,7 @@ pub struct Part {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Within {
     /// The range.
-    pub range: Host,
+    pub range: RangeNumber,
     /// The part's first page, by the numbering of the range.
     pub first: PageNumber,
     /// [`Part::since`].
@@ -68,21 +67,16 @@ impl Part {
     }
 
     /// Its place in the range.
-    pub fn within(&self, range: Host) -> Within {
+    pub fn within(&self, range: RangeNumber) -> Within {
         Within { range, first: self.first, since: self.since }
     }
-}
-
-/// Whether this number is that of a part.
-pub fn is_part(number: Host) -> bool {
-    (PARTS_FROM..Host::MAX).contains(&number)
 }
 
 /// Whether these may be the parts of one range: not too many or too long, in order, and disjoint.
 pub fn are_parts(parts: &[Part]) -> bool {
     let is_one = |part: &Part| {
         let may_end = part.first.checked_add(part.pages).is_some();
-        is_part(part.number) && part.since > 0 && (1..=PART_PAGES_MAX).contains(&part.pages) && may_end
+        part.number.is_part() && part.since > 0 && (1..=PART_PAGES_MAX).contains(&part.pages) && may_end
     };
     let is_alone = |index: usize| parts[..index].iter().all(|before| before.number != parts[index].number);
     parts.len() <= PARTS_MAX

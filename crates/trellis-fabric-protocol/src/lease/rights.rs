@@ -8,7 +8,7 @@
 
 use super::home::{Context, Copied, Home, Owner, PageLease, committed};
 use super::queue::{Queue, Right, Waiter};
-use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, incarnation_of, send};
+use super::{Answer, Ask, Bytes, Epoch, Host, Message, PageNumber, Party, Status, epoch_of, incarnation_of, send};
 
 /// A client without a lease that waits keeps its turn for this many time-outs.
 const TRIES: u64 = 4;
@@ -89,7 +89,7 @@ impl Home {
         let may = is_its_turn && !self.leased.contains_key(&page) && !self.staged.contains_key(&page);
         if !may || self.next(page).is_some() {
             let until = context.now + TRIES * context.timing.retry;
-            self.wait(page, Waiter { party: Party::of(0), right: Right::Nothing, request: 0, until }, context);
+            self.wait(page, Waiter { party: Party::of(Host(0)), right: Right::Nothing, request: 0, until }, context);
             self.recall(page, context);
         }
         may

@@ -70,8 +70,8 @@ impl fmt::Display for Message {
             Message::Locate => f.write_str("locate"),
             Message::Placed { request, placement, .. } => {
                 let what = if *request == 0 { "call" } else { "placed" };
-                write!(f, "{what}: home is s{} in incarnation {}", placement.home, placement.incarnation)?;
-                placement.hand_to.map_or(Ok(()), |to| write!(f, ", hand over to s{to}"))
+                write!(f, "{what}: home is s{} in incarnation {}", placement.home.0, placement.incarnation)?;
+                placement.hand_to.map_or(Ok(()), |to| write!(f, ", hand over to s{}", to.0))
             }
         }
     }

@@ -20,7 +20,9 @@ use crate::Nanoseconds;
 use crate::lease::home::Stamp;
 use crate::lease::parts::Part;
 use crate::lease::server::{Input as Fact, Memory, RangeServer};
-use crate::lease::{Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Status as Outcome, Timing};
+use crate::lease::{
+    Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, RangeNumber, Status as Outcome, Timing,
+};
 use crate::lease::{epoch_of, incarnation_of, is_of_no_lease};
 use crate::wire::address::{self, Cluster, Incarnation, Pointer};
 use crate::wire::command::Command;
@@ -38,8 +40,8 @@ const COUNTED_MAX: usize = 4096;
 pub struct Range {
     /// Its cluster.
     pub cluster: Cluster,
-    /// The host number in its pointers.
-    pub of: Host,
+    /// Its number.
+    pub of: RangeNumber,
     /// This host.
     pub me: Host,
     /// How many pages it has.
@@ -597,7 +599,7 @@ impl LeaseServer {
     }
 
     fn notice(&mut self, to: Party, page: PageNumber, command: Command, epoch: Epoch) {
-        let to = Client { host: address::Host(to.host), incarnation: Incarnation::new(to.incarnation) };
+        let to = Client { host: to.host, incarnation: Incarnation::new(to.incarnation) };
         self.orders.push_back(Order::Notice { to, page, command, epoch });
     }
 
@@ -617,7 +619,7 @@ impl LeaseServer {
     }
 
     fn address_of(&self, home: Host) -> address::Address {
-        Pointer::to_host(self.range.cluster, address::Host(home)).encode()
+        Pointer::to_host(self.range.cluster, home).encode()
     }
 }
 
@@ -725,5 +727,5 @@ fn replace_older(last: &mut Lease, lease: Lease) {
 
 /// A client's process, as a party to leases.
 pub fn party_of(client: Client) -> Party {
-    Party { host: client.host.0, incarnation: client.incarnation.bits() }
+    Party { host: client.host, incarnation: client.incarnation.bits() }
 }

@@ -9,9 +9,9 @@ use trellis_fabric_protocol::lease::{Bytes, Effect, Host, Message, Party, State,
 use trellis_testing::scripts::{Story, Words};
 
 /// The first hosts of clients and of readers, and the host of the controller.
-const CLIENTS: Host = 100;
-const READERS: Host = 200;
-const CONTROLLER: Host = 300;
+const CLIENTS: u16 = 100;
+const READERS: u16 = 200;
+const CONTROLLER: Host = Host(300);
 const PAGES: u64 = 2;
 const FIRST_BOOT_ID: u16 = 1;
 
@@ -57,13 +57,13 @@ impl Script {
         let count = |key| words.value(key).map_or(Ok(0), |_| words.number(key));
         // The clocks keep time, so a client holds a lease for exactly the term that the home grants.
         let timing = Timing { retry: 1_000, renew: 1_000, ..Timing::new(9, 12, 1_000, 0) };
-        let (servers, backups) = (words.number("servers")? as Host, count("backups")? as Host);
+        let (servers, backups) = (words.number("servers")? as u16, count("backups")? as u16);
         let record = Record {
             incarnation: 1,
-            home: 0,
+            home: Host(0),
             boot_id: None,
-            backups: (1..=backups).collect(),
-            complete: (1..=backups).collect(),
+            backups: (1..=backups).map(Host).collect(),
+            complete: (1..=backups).map(Host).collect(),
             moving: None,
             begins_empty: true,
             parts: Vec::new(),
@@ -73,17 +73,17 @@ impl Script {
             let (bytes, staged) = Default::default();
             Node { party, machine, is_gone: false, bytes, staged, log: None }
         };
-        for host in 0..servers {
-            let server = RangeServer::new(host, controller, PAGES, timing, FIRST_BOOT_ID, 0);
+        for host in (0..servers).map(Host) {
+            let server = RangeServer::new(host, controller, PAGES, timing, FIRST_BOOT_ID, Host(0));
             self.nodes.push(node(Party::of(host), Machine::RangeServer(server)));
         }
-        for number in 0..count("clients")? as Host {
-            let party = Party { host: CLIENTS + number, incarnation: 1 };
-            self.nodes.push(node(party, Machine::Client(Client::new(party, controller, timing, 0))));
+        for number in 0..count("clients")? as u16 {
+            let party = Party { host: Host(CLIENTS + number), incarnation: 1 };
+            self.nodes.push(node(party, Machine::Client(Client::new(party, controller, timing, Host(0)))));
         }
-        for number in 0..count("readers")? as Host {
-            let party = Party { host: READERS + number, incarnation: 1 };
-            self.nodes.push(node(party, Machine::Reader(Reader::new(party, controller, timing, 0))));
+        for number in 0..count("readers")? as u16 {
+            let party = Party { host: Host(READERS + number), incarnation: 1 };
+            self.nodes.push(node(party, Machine::Reader(Reader::new(party, controller, timing, Host(0)))));
         }
         let machine = Controller { call_at: None, ..Controller::new(timing, record.clone(), 0) };
         self.nodes.push(Node { log: Some(record), ..node(controller, Machine::Controller(machine)) });
@@ -152,7 +152,7 @@ impl Script {
                 Effect::Lost(page) => format!("  p{page}: lost"),
                 Effect::Recalled(page) => format!("  p{page}: wanted by somebody"),
                 Effect::Persist(Record { incarnation, home, .. }) => {
-                    format!("  persist: home is s{home} in incarnation {incarnation}")
+                    format!("  persist: home is s{} in incarnation {incarnation}", home.0)
                 }
                 _ => "  unserved".to_string(),
             });
@@ -359,9 +359,9 @@ impl Story for Script {
 fn name_of(party: Party) -> String {
     match party.host {
         CONTROLLER => "controller".to_string(),
-        host if host >= READERS => format!("r{}", host - READERS),
-        host if host >= CLIENTS => format!("c{}", host - CLIENTS),
-        host => format!("s{host}"),
+        Host(host) if host >= READERS => format!("r{}", host - READERS),
+        Host(host) if host >= CLIENTS => format!("c{}", host - CLIENTS),
+        Host(host) => format!("s{host}"),
     }
 }
 

@@ -238,10 +238,10 @@ impl Client {
         let (home, page_number) = (page.pointer.home(), page.pointer.page());
         // A commit is answered when backups have it.
         let retry = if page.step == Step::Commit { TURN.time() } else { changes.retry };
-        let me = Party::of(self.options.prefix.host.0);
+        let me = Party::of(self.options.prefix.host);
         let holder = changes.holders.entry(home).or_insert_with(|| {
             // No controller is known here; the network leads to the home.
-            Holder::new(me, Party::of(home.0), timing(leases::TERM, retry), home.0)
+            Holder::new(me, Party::of(home), timing(leases::TERM, retry), home)
         });
         holder.timing = timing(holder.timing.term, retry);
         // The requests of all homes, and all other requests of this client, have one sequence of numbers.
@@ -372,7 +372,7 @@ impl Client {
             holder.timing.term = term;
         }
         let message = Message::Reply { page: number, request, ask, status, epoch };
-        let input = Input::Message(Party::of(home.0), message);
+        let input = Input::Message(Party::of(home), message);
         self.step(changes, place, input, Some((epoch, bytes)), questions);
     }
 

@@ -164,13 +164,13 @@ struct Object {
 impl State {
     pub(super) fn new(options: &LeasedOptions, placed: &[Placed], random_number: u64, number: u64) -> State {
         let incarnation = Incarnation::new(random_number as u16);
-        let me = Party { host: options.prefix.host.0, incarnation: incarnation.bits() };
+        let me = Party { host: options.prefix.host, incarnation: incarnation.bits() };
         let retry = u64::try_from(options.retry.as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, TERM / 20);
         // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before is
         // not taken for an answer to this one.
         let number = number >> 16;
         let object = |placed: &Placed| {
-            let (home, timing) = (placed.pointer.home().0, timing(TERM, retry));
+            let (home, timing) = (placed.pointer.home(), timing(TERM, retry));
             // No controller places the range: requests to one would go to the home, and none is ever sent.
             let controller = Party::of(home);
             Object {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use trellis_fabric_protocol::lease::client::Input;
 use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, epoch_of};
 use trellis_fabric_protocol::memory_server::{Client, lease_server::party_of};
-use trellis_fabric_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, Pointer, Source};
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Destination, HostPrefix, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{
     Body, Extent, Notice, Operation, Reply, Request, Rules, Status, TagKind, seal,
@@ -133,7 +133,7 @@ impl Shared {
             return;
         };
         let moved_to = match status {
-            Outcome::Moved(home) => Some(Host(home)).filter(|home| home.is_one()),
+            Outcome::Moved(home) => Some(home).filter(|home| home.is_one()),
             _ => None,
         };
         let bytes = reply.body.data_at().min(payload.len())..payload.len();
@@ -194,7 +194,7 @@ impl Shared {
         let (mut to, mut epoch) = (pointer.encode(), 0);
         if let Some(page) = self.page_now(pointer) {
             let belief = state.belief(page);
-            to = Pointer::to_host(pointer.cluster(), Host(belief.home)).encode();
+            to = Pointer::to_host(pointer.cluster(), belief.home).encode();
             epoch = epoch_of(belief.incarnation);
             let message = Message::Request { page, request: request.source.request, ask };
             let from = party_of(Client::of(&request.source));

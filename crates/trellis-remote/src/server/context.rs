@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use trellis_fabric_protocol::lease::Epoch;
 use trellis_fabric_protocol::lease::parts::Within;
+use trellis_fabric_protocol::lease::{Epoch, RangeNumber};
 use trellis_fabric_protocol::memory_server::Client;
 use trellis_fabric_protocol::wire::address::{
     Address, Arguments, Destination, Host, HostPrefix, Incarnation, Pointer, Source,
@@ -52,13 +52,13 @@ impl Context {
     }
 
     /// The prefix of a host number.
-    pub(super) fn prefix_of(&self, host: u16) -> HostPrefix {
-        HostPrefix { host: Host(host), ..self.prefix }
+    pub(super) fn prefix_of(&self, host: Host) -> HostPrefix {
+        HostPrefix { host, ..self.prefix }
     }
 
     /// A part of a range with this many pages, by name.
-    pub(super) fn place_of(&self, number: u16, within: Within, pages: u64) -> Place {
-        Place { range: self.prefix_of(within.range), part: Some(number), pages: (within.first, pages) }
+    pub(super) fn place_of(&self, number: RangeNumber, within: Within, pages: u64) -> Place {
+        Place { range: self.prefix_of(within.range.host()), part: Some(number), pages: (within.first, pages) }
     }
 
     /// Sends this answer to a client at a port; its bytes are those of `memory` from `offset` on.
@@ -116,12 +116,12 @@ impl Context {
     }
 
     /// Sends a message to another server or a controller.
-    pub(super) fn send(&mut self, to: u16, message: &ControlMessage, page: &[u8]) {
+    pub(super) fn send(&mut self, to: Host, message: &ControlMessage, page: &[u8]) {
         let body = message.encode();
         let HostPrefix { cluster, host } = self.prefix;
         self.sent += 1;
         let source = Source { cluster, host, incarnation: self.incarnation, request: self.sent };
-        let destination = Pointer::to_host(cluster, Host(to)).request(message.command(), Arguments::NO_REPLY);
+        let destination = Pointer::to_host(cluster, to).request(message.command(), Arguments::NO_REPLY);
         let operation = Operation::Control { bytes: (body.len() + page.len()) as u32 };
         let tag_kind = TagKind::Checksum;
         let request = Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation };
@@ -133,7 +133,7 @@ impl Context {
     }
 
     /// Reports to the current controller.
-    pub(super) fn report(&mut self, range: u16, what: What) {
+    pub(super) fn report(&mut self, range: RangeNumber, what: What) {
         let Some((host, silent)) = self.controllers.report(self.now()) else { return };
         if let Some(before) = silent {
             let [host, before] = [host, before].map(|host| self.prefix_of(host));

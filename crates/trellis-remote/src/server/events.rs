@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use trellis_fabric_protocol::lease::RangeNumber;
 use trellis_fabric_protocol::wire::address::HostPrefix;
 use trellis_fabric_protocol::wire::refusals::Refusal;
 
@@ -12,7 +13,7 @@ pub struct Place {
     /// The range.
     pub range: HostPrefix,
     /// The part's number, for a part.
-    pub part: Option<u16>,
+    pub part: Option<RangeNumber>,
     /// The part's first page, as the range numbers them, and its number of pages.
     pub pages: (u64, u64),
 }
@@ -31,7 +32,7 @@ impl fmt::Display for Place {
             None => write!(f, "range {range}"),
             Some(number) => {
                 let last = (first + pages).saturating_sub(1);
-                write!(f, "part {number} (pages {first}-{last} of range {range})")
+                write!(f, "part {} (pages {first}-{last} of range {range})", number.0)
             }
         }
     }
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(of(vec![], true), sentence);
         let backups = Event::Backups { place, backups: vec![host(8)] };
         assert_eq!(backups.to_string(), "of range fd00:1:7::/48 fd00:1:8::/48 gets every commit");
-        let place = Place { part: Some(0xf002), pages: (16, 64), ..place };
+        let place = Place { part: Some(RangeNumber(0xf002)), pages: (16, 64), ..place };
         assert_eq!(
             Event::Split { place }.to_string(),
             "part 61442 (pages 16-79 of range fd00:1:7::/48) has a home of its own"

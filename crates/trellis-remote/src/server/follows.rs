@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use trellis_fabric_protocol::lease::reader::{Input, Reader};
-use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, Timing};
+use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, RangeNumber, Status as Outcome, Timing};
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Destination, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::control::What;
@@ -27,15 +27,15 @@ pub(super) struct Follows {
     cluster: Cluster,
     me: Party,
     /// By the range's number.
-    readers: BTreeMap<u16, Reader>,
+    readers: BTreeMap<RangeNumber, Reader>,
     /// By range and page.
-    pages: BTreeMap<(u16, u64), Followed>,
+    pages: BTreeMap<(RangeNumber, u64), Followed>,
 }
 
 /// A page that is followed.
 struct Followed {
     /// The controller that requested it, and receives reports about it.
-    controller: u16,
+    controller: Host,
     /// The end of the request.
     until: u64,
     /// The generation of the page's object, once the home has reported it.
@@ -51,7 +51,7 @@ struct Followed {
 
 impl Follows {
     pub(super) fn new(timing: Timing, context: &Context) -> Follows {
-        let me = Party { host: context.prefix.host.0, incarnation: context.incarnation.bits() };
+        let me = Party { host: context.prefix.host, incarnation: context.incarnation.bits() };
         Follows { timing, cluster: context.prefix.cluster, me, readers: BTreeMap::new(), pages: BTreeMap::new() }
     }
 
@@ -66,14 +66,20 @@ impl Follows {
     }
 
     /// A controller requests that a page is followed for this long, or no longer.
-    pub(super) fn follow(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64), lasts: u64) {
+    pub(super) fn follow(
+        &mut self,
+        context: &mut Context,
+        controller: Host,
+        (range, page): (RangeNumber, u64),
+        lasts: u64,
+    ) {
         if lasts == 0 {
             return self.leave(context, (range, page));
         }
         let now = context.now();
         let until = now.saturating_add(lasts);
         let is_known = self.pages.contains_key(&(range, page));
-        let can_be = Pointer::new(self.cluster, Host(range), 0, page.saturating_mul(PAGE_BYTES)).is_some();
+        let can_be = Pointer::new(self.cluster, range.host(), 0, page.saturating_mul(PAGE_BYTES)).is_some();
         if can_be && (is_known || self.pages.len() < PAGES_MAX) {
             let new = Followed {
                 controller,
@@ -91,23 +97,23 @@ impl Follows {
         self.report(context, controller, (range, page));
     }
 
-    fn leave(&mut self, context: &mut Context, of: (u16, u64)) {
+    fn leave(&mut self, context: &mut Context, of: (RangeNumber, u64)) {
         // The state machine stays, so that its numbers continue and late answers are ignored.
         if self.pages.remove(&of).is_some() {
             self.step(context, of.0, Input::Drop(of.1), &[]);
         }
     }
 
-    fn reader(&mut self, range: u16) -> &mut Reader {
+    fn reader(&mut self, range: RangeNumber) -> &mut Reader {
         let (me, timing) = (self.me, self.timing);
         // Requests are sent to the page's address; the switch knows its home.
-        self.readers.entry(range).or_insert_with(|| Reader::new(me, Party::of(range), timing, range))
+        self.readers.entry(range).or_insert_with(|| Reader::new(me, Party::of(range.host()), timing, range.host()))
     }
 
     /// Handles the passing of time.
     pub(super) fn tick(&mut self, context: &mut Context) {
         let now = context.now();
-        let over: Vec<(u16, u64)> =
+        let over: Vec<(RangeNumber, u64)> =
             self.pages.iter().filter(|(_, followed)| now >= followed.until).map(|(of, _)| *of).collect();
         over.into_iter().for_each(|of| self.leave(context, of));
         for (&(range, page), followed) in &mut self.pages {
@@ -116,7 +122,7 @@ impl Follows {
                 send(context, self.cluster, (range, page), 0, None, Command::Inquire, 0);
             }
         }
-        let due: Vec<u16> =
+        let due: Vec<RangeNumber> =
             self.readers.iter().filter(|(_, it)| it.alarm().is_some_and(|at| now >= at)).map(|(of, _)| *of).collect();
         due.into_iter().for_each(|range| self.step(context, range, Input::Tick, &[]));
         self.tell_changes(context);
@@ -126,7 +132,7 @@ impl Follows {
     pub(super) fn read(&mut self, now: u64, request: &Request) -> Option<&[u8]> {
         let Operation::Read { bytes } = request.operation else { return None };
         let pointer = request.destination.pointer;
-        let (range, page) = (pointer.home().0, pointer.page());
+        let (range, page) = (RangeNumber::of(pointer.home()), pointer.page());
         let followed = self.pages.get_mut(&(range, page))?;
         let has = self.readers.get(&range)?.has(now, page);
         let from = (pointer.offset() % PAGE_BYTES) as usize;
@@ -139,7 +145,7 @@ impl Follows {
     /// Handles a home's answer.
     pub(super) fn answered(&mut self, context: &mut Context, reply: &Reply, payload: &[u8]) {
         let Ok(Destination { pointer, command, .. }) = Destination::decode(reply.from) else { return };
-        let (range, page) = (pointer.home().0, pointer.page());
+        let (range, page) = (RangeNumber::of(pointer.home()), pointer.page());
         let now = context.now();
         let Some(followed) = self.pages.get_mut(&(range, page)) else { return };
         if command == Command::Inquire {
@@ -156,7 +162,7 @@ impl Follows {
             // A home with another term would recall too late.
             (Status::Ok, Body::Leased { term, .. }) if term == self.timing.term => Outcome::Ok,
             (Status::Moved, Body::Moved(address)) => match Pointer::decode(address) {
-                Ok(there) => Outcome::Moved(there.home().0),
+                Ok(there) => Outcome::Moved(there.home()),
                 Err(_) => return,
             },
             (Status::Busy, _) => Outcome::Busy,
@@ -178,20 +184,20 @@ impl Follows {
         let (request, epoch) = (reply.to.request, reply.epoch);
         let message = Message::Reply { page, request, ask: Ask::Copy, status, epoch };
         let bytes = payload.get(reply.body.data_at()..).unwrap_or_default();
-        self.step(context, range, Input::Message(Party::of(range), message), bytes);
+        self.step(context, range, Input::Message(Party::of(range.host()), message), bytes);
         self.tell_changes(context);
     }
 
     /// Handles a notice that a home sent unasked.
     pub(super) fn noticed(&mut self, context: &mut Context, notice: &Notice) {
         let Destination { pointer, command, .. } = notice.from;
-        let (range, page) = (pointer.home().0, pointer.page());
+        let (range, page) = (RangeNumber::of(pointer.home()), pointer.page());
         if command != Command::Invalidate {
             return;
         }
         if self.pages.contains_key(&(range, page)) {
             let message = Message::Invalidate { page, epoch: notice.epoch };
-            self.step(context, range, Input::Message(Party::of(range), message), &[]);
+            self.step(context, range, Input::Message(Party::of(range.host()), message), &[]);
             self.tell_changes(context);
         } else {
             // There is no copy, and none that is being fetched will be used.
@@ -200,7 +206,7 @@ impl Follows {
     }
 
     /// Passes a fact to a range's state machine, and carries out what follows.
-    fn step(&mut self, context: &mut Context, range: u16, input: Input, bytes: &[u8]) {
+    fn step(&mut self, context: &mut Context, range: RangeNumber, input: Input, bytes: &[u8]) {
         let now = context.now();
         let mut effects = Vec::new();
         self.reader(range).step(now, input, &mut effects);
@@ -232,7 +238,7 @@ impl Follows {
     /// Reports to controllers which copies have arrived or are gone.
     fn tell_changes(&mut self, context: &mut Context) {
         let now = context.now();
-        let changed: Vec<((u16, u64), u16)> = self
+        let changed: Vec<((RangeNumber, u64), Host)> = self
             .pages
             .iter()
             .filter(|((range, page), followed)| followed.had_copy != self.has(now, *range, *page))
@@ -241,11 +247,11 @@ impl Follows {
         changed.into_iter().for_each(|(of, controller)| self.report(context, controller, of));
     }
 
-    fn has(&self, now: u64, range: u16, page: u64) -> bool {
+    fn has(&self, now: u64, range: RangeNumber, page: u64) -> bool {
         self.readers.get(&range).is_some_and(|reader| reader.has(now, page))
     }
 
-    fn report(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64)) {
+    fn report(&mut self, context: &mut Context, controller: Host, (range, page): (RangeNumber, u64)) {
         let now = context.now();
         let copy = self.readers.get(&range).and_then(|reader| reader.pages.get(&page)).and_then(|it| it.copy);
         let followed = self.pages.get_mut(&(range, page));
@@ -263,13 +269,13 @@ impl Follows {
 fn send(
     context: &mut Context,
     cluster: Cluster,
-    (range, page): (u16, u64),
+    (range, page): (RangeNumber, u64),
     generation: u16,
     number: Option<u64>,
     command: Command,
     epoch: Epoch,
 ) {
-    let Some(pointer) = Pointer::new(cluster, Host(range), generation, page * PAGE_BYTES) else { return };
+    let Some(pointer) = Pointer::new(cluster, range.host(), generation, page * PAGE_BYTES) else { return };
     let silent = if command == Command::Invalidated { Arguments::NO_REPLY } else { Arguments::NONE };
     context.ask(number, pointer.request(command, Arguments::DIRECT.and(silent)), epoch);
 }

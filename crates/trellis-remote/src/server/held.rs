@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use trellis_fabric_protocol::lease::parts::{Keeps, Part, Within, may_keep, part_with};
-use trellis_fabric_protocol::lease::{self, Status as Outcome, epoch_of};
+use trellis_fabric_protocol::lease::{self, RangeNumber, Status as Outcome, epoch_of};
 use trellis_fabric_protocol::memory_server::table_pages::table_pages;
 use trellis_fabric_protocol::memory_server::{
     Carried, Client, Effect, Input, LeaseServer, MemoryServer, Order, Settings, Staged, refusal,
@@ -29,15 +29,15 @@ use super::placed::{Placed, Standing};
 /// See the top of this file.
 pub(super) struct Held {
     /// The host number in its pointers, or the number of a part.
-    pub(super) range: u16,
+    pub(super) range: RangeNumber,
     /// For a part: the range and the pages from which it was split.
     pub(super) within: Option<Within>,
     /// For a range: the known parts with homes of their own; each is held here, too.
     pub(super) parts: Vec<Part>,
     /// A part that has to be merged back before anything can be answered.
-    pub(super) misses: u16,
+    pub(super) misses: Option<RangeNumber>,
     /// The part that was last reported to the controller as having to be merged back.
-    told_back: u16,
+    told_back: Option<RangeNumber>,
     pub(super) settings: Settings,
     /// Present while this server answers for it.
     pub(super) logic: Option<MemoryServer>,
@@ -47,7 +47,7 @@ pub(super) struct Held {
     /// Present if a controller assigns the home.
     pub(super) placed: Option<Placed>,
     /// Hosts that a controller named as home or backup; no other host is believed to be home.
-    pub(super) named: BTreeSet<u16>,
+    pub(super) named: BTreeSet<Host>,
     /// Bytes that wait for later use, by the number of their slot.
     pub(super) slots: Vec<Vec<u8>>,
     /// How much of the memory for other hosts' ranges it uses.
@@ -77,7 +77,7 @@ pub(super) struct Hand<'a> {
 
 impl Held {
     pub(super) fn new(
-        range: u16,
+        range: RangeNumber,
         settings: Settings,
         leases: LeaseServer,
         memory: Option<Box<dyn ServerMemory>>,
@@ -87,8 +87,8 @@ impl Held {
             range,
             within: None,
             parts: Vec::new(),
-            misses: 0,
-            told_back: 0,
+            misses: None,
+            told_back: None,
             settings,
             logic: None,
             leases,
@@ -143,7 +143,7 @@ impl Held {
     /// Its name for operators.
     pub(super) fn place(&self, context: &Context) -> Place {
         match self.within {
-            None => Place::whole(context.prefix_of(self.range)),
+            None => Place::whole(context.prefix_of(self.range.host())),
             Some(within) => context.place_of(self.range, within, self.settings.memory_bytes / PAGE_BYTES),
         }
     }
@@ -258,7 +258,7 @@ impl Held {
         if home == server.me {
             return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing);
         }
-        let to = Pointer::to_host(self.settings.cluster, Host(home)).encode();
+        let to = Pointer::to_host(self.settings.cluster, home).encode();
         Standing::Elsewhere(Status::Moved, epoch_of(incarnation), Body::Moved(to))
     }
 
@@ -379,7 +379,7 @@ impl Held {
     }
 
     /// Sends a message to another server.
-    fn send(&mut self, context: &mut Context, to: u16, what: What, bytes: Carried) {
+    fn send(&mut self, context: &mut Context, to: Host, what: What, bytes: Carried) {
         let page = match &what {
             What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
                 debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages that nothing changed are zero");
@@ -475,16 +475,16 @@ impl Held {
     /// Reports at once which part has to be merged back.
     pub(super) fn tell_back(&mut self, now: u64) {
         let wanted = self.wants_back();
-        if std::mem::replace(&mut self.told_back, wanted) != wanted && wanted != 0 {
+        if std::mem::replace(&mut self.told_back, wanted) != wanted && wanted.is_some() {
             self.leases.report(now);
         }
     }
 
-    /// The part that has to be merged back first; 0 for none.
-    fn wants_back(&self) -> u16 {
+    /// The part that has to be merged back first, if any.
+    fn wants_back(&self) -> Option<RangeNumber> {
         let page = self.logic.as_ref().and_then(MemoryServer::wants_back);
         let part = page.and_then(|page| part_with(&self.parts, page)).map(|part| part.number);
-        part.unwrap_or(self.misses)
+        part.or(self.misses)
     }
 }
 

@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use trellis_base::{Deadline, Limit};
-use trellis_fabric_protocol::lease::parts::{Within, is_part};
+use trellis_fabric_protocol::lease::parts::Within;
 use trellis_fabric_protocol::lease::server::RangeServer;
-use trellis_fabric_protocol::lease::{Party, Placement, Timing};
+use trellis_fabric_protocol::lease::{Party, Placement, RangeNumber, Timing};
 use trellis_fabric_protocol::memory_server::table_pages::{TablePages, table_pages};
 use trellis_fabric_protocol::memory_server::{
     LeaseServer, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
@@ -103,7 +103,7 @@ pub struct ServerOptions {
     pub lease_term: Duration,
     /// The numbers of the hosts of controllers, which assign homes to ranges; the first that answers is obeyed. If
     /// empty, this server is home of its own range as long as it runs.
-    pub controllers: Vec<u16>,
+    pub controllers: Vec<Host>,
     /// The memory that it provides for ranges of other hosts, in addition to its own.
     pub backup_bytes: u64,
     /// The duration of a home lease: how long the server answers without hearing from a controller. All servers and
@@ -143,14 +143,14 @@ impl ServerOptions {
                 bytes.max(1).next_multiple_of(PAGE_BYTES)
             )));
         }
-        let me = self.prefix.host.0;
+        let me = self.prefix.host;
         let last = PARTS_FROM - 1;
-        if !(1..PARTS_FROM).contains(&me) {
+        if !(1..PARTS_FROM).contains(&me.0) {
             return Err(RemoteError::Setting(format!(
                 "host {me:#x} cannot have a memory server, because numbers above {last:#x} name parts of ranges; give a host from 0x1 to {last:#x}"
             )));
         }
-        if let Some(host) = self.controllers.iter().find(|host| !(1..PARTS_FROM).contains(*host) || **host == me) {
+        if let Some(host) = self.controllers.iter().find(|host| !(1..PARTS_FROM).contains(&host.0) || **host == me) {
             return Err(RemoteError::Setting(format!(
                 "host {host:#x} cannot be the controller of the server at host {me:#x}; give one from 0x1 to {last:#x} that is another"
             )));
@@ -186,11 +186,11 @@ pub struct Server {
     options: ServerOptions,
     context: Context,
     /// Ranges by the host number in their pointers, and parts by their numbers; always includes its own range.
-    ranges: BTreeMap<u16, Held>,
+    ranges: BTreeMap<RangeNumber, Held>,
     /// The parts that are held here, by range and first page: their number of pages, and their part numbers.
-    parts: BTreeMap<(u16, u64), (u64, u16)>,
+    parts: BTreeMap<(RangeNumber, u64), (u64, RangeNumber)>,
     /// Unknown part numbers about which the controller was asked, and when.
-    located: BTreeMap<u16, u64>,
+    located: BTreeMap<RangeNumber, u64>,
     /// Pages of other homes of which it answers READs.
     follows: Follows,
     /// The timing of its ranges.
@@ -279,19 +279,20 @@ impl Server {
 
     /// Creates its own range.
     fn own(&self, memory: Box<dyn ServerMemory>) -> Result<Held, RemoteError> {
-        let settings = self.settings(self.options.prefix.host, self.options.memory_bytes)?;
+        let me = self.options.prefix.host;
+        let settings = self.settings(me, self.options.memory_bytes)?;
         let logic = MemoryServer::new(settings);
         let pages = settings.memory_bytes / PAGE_BYTES;
-        let range = self.options.prefix.host.0;
+        let range = RangeNumber::of(me);
         if self.options.controllers.is_empty() {
-            let of = Range { cluster: settings.cluster, of: range, me: range, pages };
+            let of = Range { cluster: settings.cluster, of: range, me, pages };
             // No lease of an earlier process can exist: no client has a pointer into this memory yet.
             let leases = LeaseServer::alone(of, self.timing, seconds().max(1), self.context.now(), None);
             let mut held = Held::new(range, settings, leases, Some(memory));
             held.logic = Some(logic);
             return Ok(held);
         }
-        let mut held = Held::new(range, settings, self.lease_server(range, pages, range), Some(memory));
+        let mut held = Held::new(range, settings, self.lease_server(range, pages, me), Some(memory));
         held.placed = Some(Placed::new(TablePages::of(&logic)));
         Ok(held)
     }
@@ -316,8 +317,8 @@ impl Server {
 
     /// The lease state of a range of this many pages that a controller places and of which nothing is here. `home` is
     /// the host that is assumed to be its home.
-    fn lease_server(&self, range: u16, pages: u64, home: u16) -> LeaseServer {
-        let (me, now) = (self.options.prefix.host.0, self.context.now());
+    fn lease_server(&self, range: RangeNumber, pages: u64, home: Host) -> LeaseServer {
+        let (me, now) = (self.options.prefix.host, self.context.now());
         let controller = Party::of(self.options.controllers[0]);
         let own = table_pages(pages);
         let server = RangeServer::new(me, controller, pages + own, self.timing, self.boot_id, home);
@@ -382,7 +383,7 @@ impl Server {
 
     /// The counts of its own range so far, and its current use.
     pub fn statistics(&self) -> Statistics {
-        let own = self.ranges.get(&self.options.prefix.host.0).and_then(|held| held.logic.as_ref());
+        let own = self.ranges.get(&RangeNumber::of(self.options.prefix.host)).and_then(|held| held.logic.as_ref());
         own.map(MemoryServer::statistics).unwrap_or_default()
     }
 
@@ -460,7 +461,7 @@ impl Server {
                     return;
                 }
                 // A request to any server, or to all, is answered for this server's own range.
-                let range = if is_known { range } else { self.options.prefix.host.0 };
+                let range = if is_known { range } else { RangeNumber::of(self.options.prefix.host) };
                 if let Some(held) = self.ranges.get_mut(&range) {
                     held.asked(&mut self.context, &request, payload, arrived.port);
                 }
@@ -496,7 +497,7 @@ impl Server {
 
     /// Handles a message of a controller or another server.
     fn control(&mut self, arrived: &Arrived, request: &Request, payload: &[u8]) {
-        let from = request.source.host.0;
+        let from = request.source.host;
         let command = request.command();
         // Without a controller, this server is home of its own range as long as it runs.
         let is_controllers = matches!(command, Command::Placed | Command::Follow);
@@ -516,7 +517,7 @@ impl Server {
             if is_new_part || !self.introduce(range, *pages, placement, *within, *request == 0) {
                 return;
             }
-            let me = self.options.prefix.host.0;
+            let me = self.options.prefix.host;
             if let Some(held) = self.ranges.get_mut(&range) {
                 held.named.extend(placement.backups.iter().copied().chain([placement.home]));
                 if *request == 0 || names(placement, me) {
@@ -567,7 +568,7 @@ impl Server {
     /// Returns whether there is.
     fn introduce(
         &mut self,
-        range: u16,
+        range: RangeNumber,
         pages: u64,
         placement: &Placement,
         within: Option<Within>,
@@ -576,7 +577,7 @@ impl Server {
         if self.ranges.get(&range).is_some_and(|held| held.memory.is_some()) {
             return true;
         }
-        let me = self.options.prefix.host.0;
+        let me = self.options.prefix.host;
         let bytes = pages.saturating_mul(PAGE_BYTES);
         let is_new = !self.ranges.contains_key(&range);
         let is_listed = within.is_some_and(|within| self.lists(within.range, range));
@@ -593,7 +594,7 @@ impl Server {
         let spare_bytes = self.context.spare_bytes;
         let place = match within {
             Some(within) => self.context.place_of(range, within, pages),
-            None => Place::whole(self.context.prefix_of(range)),
+            None => Place::whole(self.context.prefix_of(range.host())),
         };
         if pages == 0 || takes > spare_bytes {
             if pages > 0 && is_new {
@@ -605,8 +606,8 @@ impl Server {
             }
             return false;
         }
-        let home = within.map_or(range, |within| within.range);
-        let (Ok(arena), Ok(settings)) = (Arena::new(bytes), self.settings(Host(home), bytes)) else {
+        let home = within.map_or(range, |within| within.range).host();
+        let (Ok(arena), Ok(settings)) = (Arena::new(bytes), self.settings(home, bytes)) else {
             self.context.events.push(Event::NoRoom { place, bytes, spare_bytes: 0 });
             return false;
         };
@@ -631,8 +632,8 @@ impl Server {
     }
 
     /// Accepts a home's message about a range of which nothing is known here.
-    fn begin_unheard(&mut self, range: u16) -> bool {
-        if is_part(range) {
+    fn begin_unheard(&mut self, range: RangeNumber) -> bool {
+        if range.is_part() {
             self.locate(range);
             return false;
         }
@@ -640,11 +641,11 @@ impl Server {
     }
 
     /// Begins a range that is unknown here: any earlier content is lost, and the controller is informed.
-    fn begin_unknown(&mut self, range: u16, within: Option<Within>) -> bool {
+    fn begin_unknown(&mut self, range: RangeNumber, within: Option<Within>) -> bool {
         let is_unknown = |held: &&Held| held.memory.is_none() && held.within.is_none();
         let unknown = self.ranges.values().filter(is_unknown).count();
-        let home = within.map_or(range, |within| within.range);
-        let Ok(settings) = self.settings(Host(home), 0) else { return false };
+        let home = within.map_or(range, |within| within.range).host();
+        let Ok(settings) = self.settings(home, 0) else { return false };
         if unknown >= UNKNOWN_MAX {
             return false;
         }

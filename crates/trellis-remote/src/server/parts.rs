@@ -11,7 +11,7 @@
 
 use trellis_fabric_protocol::lease::home::Home;
 use trellis_fabric_protocol::lease::parts::{self, Part, Step, Within};
-use trellis_fabric_protocol::lease::{Message, Placement};
+use trellis_fabric_protocol::lease::{Message, Placement, RangeNumber};
 use trellis_fabric_protocol::memory_server::table_pages::table_pages;
 use trellis_fabric_protocol::wire::address::{Host, PAGE_BYTES};
 use trellis_fabric_protocol::wire::command::{Class, Command};
@@ -28,13 +28,13 @@ use super::{SECOND, Server, UNKNOWN_MAX};
 /// To which range or part a request belongs.
 pub(super) enum Where {
     /// To this range or part.
-    At(u16),
+    At(RangeNumber),
     /// Its bytes belong to several.
     AtSeveral,
 }
 
 /// Whether a controller wants this host to hold something.
-pub(super) fn names(placement: &Placement, me: u16) -> bool {
+pub(super) fn names(placement: &Placement, me: Host) -> bool {
     placement.home == me || placement.backups.contains(&me) || placement.hand_to == Some(me)
 }
 
@@ -42,7 +42,7 @@ impl Server {
     /// To which range or part a request belongs, as far as it is known here.
     pub(super) fn place_of(&self, request: &Request) -> Where {
         let pointer = request.destination.pointer;
-        let range = pointer.home().0;
+        let range = RangeNumber::of(pointer.home());
         let command = request.command();
         let is_of_pages = matches!(command.class(), Class::Reading | Class::Changing | Class::Leases)
             || matches!(command, Command::Clone | Command::Invalidated);
@@ -66,13 +66,13 @@ impl Server {
     }
 
     /// Whether a range here has this part.
-    pub(super) fn lists(&self, range: u16, number: u16) -> bool {
+    pub(super) fn lists(&self, range: RangeNumber, number: RangeNumber) -> bool {
         self.ranges.get(&range).is_some_and(|held| held.parts.iter().any(|part| part.number == number))
     }
 
     /// A controller's message about a part; returns whether it is accepted. If not, the controller is asked about the
     /// range first.
-    pub(super) fn hears_of_part(&mut self, number: u16, within: Within) -> bool {
+    pub(super) fn hears_of_part(&mut self, number: RangeNumber, within: Within) -> bool {
         let known = self.ranges.get(&number).and_then(|held| held.within);
         match known {
             Some(known) if known == within => return true,
@@ -90,7 +90,7 @@ impl Server {
     }
 
     /// Applies the changes of a range's parts that a controller's message contains.
-    pub(super) fn split_again(&mut self, range: u16, what: &What) {
+    pub(super) fn split_again(&mut self, range: RangeNumber, what: &What) {
         let What::Placed { request, boot_id, placement, call, .. } = what else { return };
         let (request, boot_id, call) = (*request, *boot_id, *call);
         let message = Message::Placed { request, boot_id, placement: placement.clone(), call };
@@ -106,8 +106,8 @@ impl Server {
 
     /// A part that is held here without its range, and that a later placement of the range does not name, was merged
     /// elsewhere.
-    fn end_merged(&mut self, range: u16, placement: &Placement) {
-        let is_over = |number: u16, within: Within| {
+    fn end_merged(&mut self, range: RangeNumber, placement: &Placement) {
+        let is_over = |number: RangeNumber, within: Within| {
             let is_named = placement.parts.iter().any(|part| part.number == number && part.since == within.since);
             within.range == range && placement.incarnation >= within.since && !is_named
         };
@@ -115,7 +115,7 @@ impl Server {
         let over = parts.filter(|(number, held, within)| {
             is_over(*number, *within) && !self.lists(range, *number) && held.leases.server().home.is_none()
         });
-        let over: Vec<u16> = over.map(|(number, ..)| number).collect();
+        let over: Vec<RangeNumber> = over.map(|(number, ..)| number).collect();
         for number in over {
             let Some(held) = self.ranges.get(&number) else { continue };
             let (place, bytes) = (held.place(&self.context), held.taken_bytes);
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// Splits pages off a range as a part.
-    fn split(&mut self, range: u16, part: Part) {
+    fn split(&mut self, range: RangeNumber, part: Part) {
         let within = part.within(range);
         let is_held = self.ranges.get(&part.number).is_some_and(|held| held.within == Some(within));
         if !is_held {
@@ -142,7 +142,7 @@ impl Server {
         if let Some(logic) = &mut whole.logic {
             logic.lend(part.first, part.pages);
         }
-        let settings = self.settings(Host(range), part.pages * PAGE_BYTES);
+        let settings = self.settings(range.host(), part.pages * PAGE_BYTES);
         // A part that is here already is kept unchanged.
         if let (false, Ok(settings)) = (is_held, settings) {
             let mut split = Held::new(part.number, settings, leases, None);
@@ -188,7 +188,7 @@ impl Server {
     }
 
     /// Merges pages into their range; if the range begins empty, without their content.
-    fn merge(&mut self, range: u16, part: Part, begins_empty: bool) {
+    fn merge(&mut self, range: RangeNumber, part: Part, begins_empty: bool) {
         let Some(mut whole) = self.ranges.remove(&range) else { return };
         whole.parts.retain(|other| other.number != part.number);
         let split = self.ranges.remove(&part.number).filter(|split| split.within == Some(part.within(range)));
@@ -212,7 +212,7 @@ impl Server {
         if let Some(placed) = &mut whole.placed {
             placed.awaits.remove(&part.number);
         }
-        whole.misses = if whole.misses == part.number { 0 } else { whole.misses };
+        whole.misses = whole.misses.filter(|missed| *missed != part.number);
         whole.obey(&mut self.context, Hand::default());
         self.ranges.insert(range, whole);
     }
@@ -221,7 +221,7 @@ impl Server {
     /// elsewhere, this server cannot learn that, and the part has to be merged back.
     pub(super) fn look_at_open_splits(&mut self) {
         let awaits = |held: &Held| held.placed.as_ref().and_then(|placed| placed.awaits.first().copied());
-        let open: Vec<(u16, u16)> =
+        let open: Vec<(RangeNumber, RangeNumber)> =
             self.ranges.iter().filter_map(|(range, held)| Some((*range, awaits(held)?))).collect();
         for (range, number) in open {
             let home = self.ranges.get(&number).and_then(|part| part.leases.server().home.as_ref());
@@ -230,9 +230,9 @@ impl Server {
             match (is_settled, &mut whole.placed) {
                 (Some(true), Some(placed)) => {
                     placed.awaits.remove(&number);
-                    whole.misses = 0;
+                    whole.misses = None;
                 }
-                (None, _) => whole.misses = number,
+                (None, _) => whole.misses = Some(number),
                 _ => {}
             }
         }
@@ -240,9 +240,10 @@ impl Server {
 
     /// Asks the controller about content that no home seems to need.
     pub(super) fn ask_whether_counted(&mut self) {
-        let (own, now) = (self.options.prefix.host.0, self.context.now());
+        let (own, now) = (self.options.prefix.host, self.context.now());
         for held in self.ranges.values_mut() {
-            let is_others = held.range != own && held.memory.is_some() && held.leases.server().home.is_none();
+            let is_others =
+                held.range != RangeNumber::of(own) && held.memory.is_some() && held.leases.server().home.is_none();
             if is_others && !held.asks_for_counting && now >= held.ask_at {
                 held.asks_for_counting = true;
                 held.leases.ask(now);
@@ -252,8 +253,8 @@ impl Server {
     }
 
     /// Handles a controller's answer about a range: content that is not needed is dropped.
-    pub(super) fn may_forget(&mut self, range: u16, request: u64, placement: &Placement) {
-        let me = self.options.prefix.host.0;
+    pub(super) fn may_forget(&mut self, range: RangeNumber, request: u64, placement: &Placement) {
+        let me = self.options.prefix.host;
         let is_asked = self.ranges.get(&range).is_some_and(|held| held.asks_for_counting);
         if request == 0 || names(placement, me) || !is_asked {
             return;
@@ -276,7 +277,7 @@ impl Server {
     }
 
     /// Removes a range or part entirely.
-    pub(super) fn remove(&mut self, range: u16) {
+    pub(super) fn remove(&mut self, range: RangeNumber) {
         let Some(held) = self.ranges.remove(&range) else { return };
         self.context.spare_bytes += held.taken_bytes;
         if let Some(within) = held.within {
@@ -294,17 +295,17 @@ impl Server {
     }
 
     /// Assigns requests about these pages to this part. Overlapping parts whose end was not received lose them.
-    pub(super) fn index(&mut self, within: Within, pages: u64, number: u16) {
+    pub(super) fn index(&mut self, within: Within, pages: u64, number: RangeNumber) {
         let Within { range, first, since } = within;
         let is_over = |start: u64, length: u64| start < first + pages && first < start + length;
-        let over: Vec<(u64, u16)> = self
+        let over: Vec<(u64, RangeNumber)> = self
             .parts
             .range((range, 0)..(range, first + pages))
             .filter(|((_, start), (length, _))| is_over(*start, *length))
             .map(|((_, start), (_, other))| (*start, *other))
             .collect();
         let since_of =
-            |other: u16| self.ranges.get(&other).and_then(|held| held.within).map_or(0, |within| within.since);
+            |other: RangeNumber| self.ranges.get(&other).and_then(|held| held.within).map_or(0, |within| within.since);
         if over.iter().any(|(_, other)| *other != number && since_of(*other) > since) {
             return;
         }
@@ -314,14 +315,14 @@ impl Server {
         self.parts.insert((range, first), (pages, number));
     }
 
-    fn forget_index(&mut self, Within { range, first, .. }: Within, number: u16) {
+    fn forget_index(&mut self, Within { range, first, .. }: Within, number: RangeNumber) {
         if self.parts.get(&(range, first)).is_some_and(|(_, of)| *of == number) {
             self.parts.remove(&(range, first));
         }
     }
 
     /// Asks the controller about the part with this number.
-    pub(super) fn locate(&mut self, number: u16) {
+    pub(super) fn locate(&mut self, number: RangeNumber) {
         let now = self.context.now();
         let is_asked = self.located.get(&number).is_some_and(|at| now < at + self.timing.retry);
         if !is_asked && self.located.len() < UNKNOWN_MAX {

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use trellis_fabric_protocol::lease::home::Home;
-use trellis_fabric_protocol::lease::{Epoch, epoch_of};
+use trellis_fabric_protocol::lease::{Epoch, Host, RangeNumber, epoch_of};
 use trellis_fabric_protocol::memory_server::table_pages::{TablePage, TablePages, bytes_of};
 use trellis_fabric_protocol::memory_server::{Input, MemoryServer, Settings};
 use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status};
@@ -49,7 +49,7 @@ pub(super) struct Placed {
     /// Table pages that were refused because it was not known whether this host is still home: they are sent again.
     refused: BTreeSet<u64>,
     /// Parts with pages of these objects whose backups may not know them yet.
-    pub(super) awaits: BTreeSet<u16>,
+    pub(super) awaits: BTreeSet<RangeNumber>,
     withheld: Vec<(Reply, u16)>,
     /// Waiting requests, in the order of arrival.
     kept: Vec<(Request, Vec<u8>, u16)>,
@@ -67,8 +67,8 @@ pub(super) struct Placed {
 struct Shown {
     /// The incarnation of the home as which it serves.
     home: Option<u16>,
-    backups: Vec<u16>,
-    hand_to: Option<u16>,
+    backups: Vec<Host>,
+    hand_to: Option<Host>,
     is_settled: bool,
     has_lapsed: bool,
     was_blank: bool,
@@ -301,7 +301,7 @@ impl Held {
                 }
                 let objects = logic.statistics().objects;
                 let backups = self.leases.server().home.iter().flat_map(|home| home.backups.iter().copied());
-                let backups: Vec<u16> = backups.collect();
+                let backups: Vec<Host> = backups.collect();
                 let begins_empty = std::mem::take(&mut placed.shown.was_blank);
                 placed.shown = Shown { home: Some(incarnation), backups: backups.clone(), ..Shown::default() };
                 let backups = backups.into_iter().map(|host| context.prefix_of(host)).collect();
@@ -323,7 +323,7 @@ impl Held {
         let home = placed.shown.hand_to.filter(|_| is_handed).unwrap_or(server.knows.0);
         placed.shown = Shown::default();
         placed.forget_batch();
-        (self.logic, self.misses) = (None, 0);
+        (self.logic, self.misses) = (None, None);
         self.is_home_no_more(context.now());
         let (place, home) = (self.place(context), context.prefix_of(home));
         context.events.push(Event::Ended { place, home, is_handed });

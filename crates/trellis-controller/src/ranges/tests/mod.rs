@@ -22,20 +22,20 @@ const PAGES: u64 = 8;
 struct Played {
     /// The random boot id from its start.
     boot_id: u16,
-    ranges: BTreeMap<Host, RangeServer>,
+    ranges: BTreeMap<RangeNumber, RangeServer>,
     /// The pages of a range that its machine here does not have.
-    parts: BTreeMap<Host, Vec<Part>>,
+    parts: BTreeMap<RangeNumber, Vec<Part>>,
     spare_bytes: u64,
     /// The part that it wants merged, by range.
-    wants_back: BTreeMap<Host, Host>,
+    wants_back: BTreeMap<RangeNumber, RangeNumber>,
 }
 
 impl Played {
     /// Whether it answers for a page of a range.
-    fn serves(&self, range: Host, page: u64, now: Nanoseconds) -> bool {
+    fn serves(&self, range: RangeNumber, page: u64, now: Nanoseconds) -> bool {
         // Where the range never was, parts of before may not be forgotten yet.
         let parts = self.parts.get(&range).into_iter().flatten().filter(|part| part.run().contains(&page));
-        let mut numbers: Vec<Host> = parts.map(|part| part.number).collect();
+        let mut numbers: Vec<RangeNumber> = parts.map(|part| part.number).collect();
         if numbers.is_empty() {
             numbers.push(range);
         }
@@ -60,15 +60,15 @@ struct World {
     /// How many messages hosts with parts did not accept from each other.
     disbelieved: usize,
     /// The next message that informs this host that it is home of this range is lost.
-    loses: Option<(Host, Host)>,
+    loses: Option<(Host, RangeNumber)>,
     /// How often a range was written.
     writes: usize,
     /// As the store has them.
-    written: BTreeMap<Host, RangeRecord>,
+    written: BTreeMap<RangeNumber, RangeRecord>,
     drained: BTreeMap<Host, ServerRecord>,
-    routes: BTreeMap<Host, Host>,
+    routes: BTreeMap<RangeNumber, Host>,
     /// Messages between servers: from, to, about which range.
-    messages: VecDeque<(Host, Host, Host, Message)>,
+    messages: VecDeque<(Host, Host, RangeNumber, Message)>,
     delivers: bool,
     /// After this many more writes the controller is killed: before it learns of the last one, which takes effect or does
     /// not.
@@ -78,7 +78,7 @@ struct World {
     settings: Settings,
     said: Vec<String>,
     /// The destinations of requests for hot pages, and until when.
-    redirects: BTreeMap<(Host, u64), (Host, Nanoseconds)>,
+    redirects: BTreeMap<(RangeNumber, u64), (Host, Nanoseconds)>,
     /// Which host was told to follow which page, for how long, in this order.
     follows: Vec<(Host, u64, Nanoseconds)>,
     anywhere: Option<Host>,
@@ -86,12 +86,12 @@ struct World {
     answered: Vec<u64>,
     boots: u16,
     /// The requests that each home reports as answered, for a range.
-    busy: BTreeMap<Host, u64>,
+    busy: BTreeMap<RangeNumber, u64>,
 }
 
 fn settings(timing: Timing, backups: u16) -> Settings {
     let cluster = Cluster::new(0x12_3456).expect("a cluster");
-    let me = HostPrefix { cluster, host: address::Host(200) };
+    let me = HostPrefix { cluster, host: Host(200) };
     Settings { me, timing, backups, rebalances: false, hot_from: 1_000, locality: Locality::default() }
 }
 
@@ -137,15 +137,20 @@ impl World {
     /// Like `serve`, with this many pages of its own.
     fn serve_with(&mut self, host: Host, pages: u64, spare_pages: u64) {
         self.boots += 1;
-        let (boot_id, own) = (self.boots, self.machine((host, pages), host, self.boots));
+        let (boot_id, own) = (self.boots, self.machine((RangeNumber::of(host), pages), host, self.boots));
         let (parts, wants_back) = (BTreeMap::new(), BTreeMap::new());
-        let played =
-            Played { boot_id, ranges: [(host, own)].into(), parts, spare_bytes: spare_pages * 4096, wants_back };
+        let played = Played {
+            boot_id,
+            ranges: [(RangeNumber::of(host), own)].into(),
+            parts,
+            spare_bytes: spare_pages * 4096,
+            wants_back,
+        };
         self.servers.insert(host, played);
     }
 
-    fn machine(&self, (range, pages): (Host, u64), host: Host, boot_id: u16) -> RangeServer {
-        let mut machine = RangeServer::new(host, Party::of(200), pages, self.timing, boot_id, range);
+    fn machine(&self, (range, pages): (RangeNumber, u64), host: Host, boot_id: u16) -> RangeServer {
+        let mut machine = RangeServer::new(host, Party::of(Host(200)), pages, self.timing, boot_id, range.host());
         machine.memory.is_blank = true;
         machine.report_at = Some(self.now);
         machine
@@ -167,7 +172,7 @@ impl World {
             self.carry_out(orders);
             let hosts: Vec<Host> = self.servers.keys().copied().collect();
             for host in hosts {
-                let numbers: Vec<Host> = self.servers[&host].ranges.keys().copied().collect();
+                let numbers: Vec<RangeNumber> = self.servers[&host].ranges.keys().copied().collect();
                 for number in numbers {
                     self.server(host, number, ServerInput::Tick);
                 }
@@ -184,7 +189,7 @@ impl World {
         for (number, record) in &self.written {
             let serves = |played: &Played| played.ranges.get(number).is_some_and(|machine| machine.serves(self.now));
             let homes = homes_of(&serves);
-            assert!(homes.len() <= 1, "{homes:?} serve range {number} at {} ms", self.now / MILLISECOND);
+            assert!(homes.len() <= 1, "{homes:?} serve range {number:?} at {} ms", self.now / MILLISECOND);
             let copies: BTreeSet<&Host> = record.backups.iter().chain([&record.home]).collect();
             assert_eq!(copies.len(), record.backups.len() + 1, "one copy at a host: {record:?}");
             if record.within.is_some() {
@@ -195,7 +200,7 @@ impl World {
             for page in borders.collect::<BTreeSet<u64>>() {
                 let homes = homes_of(&|played| played.serves(*number, page, self.now));
                 let now = self.now / MILLISECOND;
-                assert!(homes.len() <= 1, "{homes:?} serve page {page} of range {number} at {now} ms");
+                assert!(homes.len() <= 1, "{homes:?} serve page {page} of range {number:?} at {now} ms");
             }
         }
     }
@@ -315,11 +320,11 @@ impl World {
         if within.is_none() {
             self.split_and_merge(to, control.range, &message);
         }
-        self.server(to, control.range, ServerInput::Message(Party::of(200), message));
+        self.server(to, control.range, ServerInput::Message(Party::of(Host(200)), message));
     }
 
     /// What a host does before the machine of a range handles a message about its place.
-    fn split_and_merge(&mut self, host: Host, range: Host, message: &Message) {
+    fn split_and_merge(&mut self, host: Host, range: RangeNumber, message: &Message) {
         let now = self.now;
         let played = self.servers.get_mut(&host).expect("it is there");
         let here = played.parts.entry(range).or_default();
@@ -343,7 +348,7 @@ impl World {
     }
 
     /// A host reports because it received something unexpected.
-    fn ask(&mut self, host: Host, range: Host) {
+    fn ask(&mut self, host: Host, range: RangeNumber) {
         let machine = self.servers.get_mut(&host).and_then(|played| played.ranges.get_mut(&range));
         machine.expect("it is there").report_at = Some(self.now);
     }
@@ -360,7 +365,7 @@ impl World {
     }
 
     /// Handles a message of another server.
-    fn hear(&mut self, from: Host, host: Host, range: Host, message: Message) {
+    fn hear(&mut self, from: Host, host: Host, range: RangeNumber, message: Message) {
         let Some(played) = self.servers.get(&host) else { return };
         let here = played.parts.get(&range).map_or(&[][..], |parts| parts);
         if self.loses_copies && matches!(message, Message::Store { .. }) {
@@ -373,7 +378,7 @@ impl World {
                 Keeps::Ask => return self.ask(host, range),
             }
         }
-        let is_part = is_part(range);
+        let is_part = range.is_part();
         if played.ranges.get(&range).is_some_and(|machine| is_part && !parts::is_credible(machine, &message)) {
             self.disbelieved += 1;
             return self.ask(host, range);
@@ -381,11 +386,11 @@ impl World {
         self.server(host, range, ServerInput::Message(Party::of(from), message));
     }
 
-    fn server(&mut self, host: Host, range: Host, input: ServerInput) {
+    fn server(&mut self, host: Host, range: RangeNumber, input: ServerInput) {
         let now = self.now;
         let Some(played) = self.servers.get_mut(&host) else { return };
         let spare_bytes = played.spare_bytes;
-        let wants_back = played.wants_back.get(&range).copied().unwrap_or(0);
+        let wants_back = played.wants_back.get(&range).copied();
         let Some(machine) = played.ranges.get_mut(&range) else { return };
         let (mut effects, pages) = (Vec::new(), machine.pages);
         machine.step(now, input, &mut effects);
@@ -420,7 +425,7 @@ impl World {
         self.carry_out(orders);
     }
 
-    fn range(&self, number: Host) -> RangeStatus {
+    fn range(&self, number: RangeNumber) -> RangeStatus {
         let status = self.ranges.status(self.now);
         status.ranges.into_iter().find(|range| range.range == number).expect("there is one")
     }
@@ -433,17 +438,17 @@ impl World {
 #[test]
 fn new_servers_have_ranges_and_backups() {
     let mut world = World::new(1);
-    world.serve(7, 100);
+    world.serve(Host(7), 100);
     world.run(100);
-    let range = world.range(7);
-    assert_eq!((range.home, range.incarnation, range.is_served), (7, 1, true), "one alone is home at once");
+    let range = world.range(RangeNumber(7));
+    assert_eq!((range.home, range.incarnation, range.is_served), (Host(7), 1, true), "one alone is home at once");
     assert!(range.backups.is_empty(), "nobody else is there");
-    world.serve(8, 100);
-    world.serve(9, 200);
+    world.serve(Host(8), 100);
+    world.serve(Host(9), 200);
     world.run(1_000);
-    assert_eq!(world.range(7).complete, [9], "where most is spare");
-    assert_eq!(world.range(8).complete, [9]);
-    assert_eq!(world.range(9).complete.len(), 1);
+    assert_eq!(world.range(RangeNumber(7)).complete, [Host(9)], "where most is spare");
+    assert_eq!(world.range(RangeNumber(8)).complete, [Host(9)]);
+    assert_eq!(world.range(RangeNumber(9)).complete.len(), 1);
     assert!(
         world.said.iter().any(|sentence| sentence.starts_with("range fd12:3456:7::/48: complete at fd12:3456:9::/48"))
     );
@@ -452,56 +457,64 @@ fn new_servers_have_ranges_and_backups() {
 #[test]
 fn a_copy_takes_as_much_room_as_its_range_has() {
     let mut world = World::new(1);
-    [7, 8].into_iter().for_each(|host| world.serve(host, PAGES));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), PAGES));
     world.run(1_500);
-    assert_eq!((&world.range(7).complete[..], &world.range(8).complete[..]), (&[8][..], &[7][..]));
+    assert_eq!(
+        (&world.range(RangeNumber(7)).complete[..], &world.range(RangeNumber(8)).complete[..]),
+        (&[Host(8)][..], &[Host(7)][..])
+    );
 }
 
 #[test]
 fn a_home_that_is_gone_is_followed_by_its_backup_and_the_count_is_kept() {
     let mut world = World::new(1);
-    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8, 9].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_500);
-    let heir = world.range(7).complete[0];
-    world.servers.remove(&7);
+    let heir = world.range(RangeNumber(7)).complete[0];
+    world.servers.remove(&Host(7));
     world.run(540);
-    let range = world.range(7);
+    let range = world.range(RangeNumber(7));
     assert_eq!((range.home, range.is_served), (heir, true), "as soon as its right has ended");
-    assert_eq!(world.routes[&7], heir);
+    assert_eq!(world.routes[&RangeNumber(7)], heir);
     assert!(world.has_said("range fd12:3456:7::/48: nothing is heard of its home fd12:3456:7::/48 for 500ms"));
     world.run(5_000);
-    assert_eq!(world.range(7).complete.len(), 1, "another has all of it");
-    assert!(!world.range(7).backups.contains(&7));
+    assert_eq!(world.range(RangeNumber(7)).complete.len(), 1, "another has all of it");
+    assert!(!world.range(RangeNumber(7)).backups.contains(&Host(7)));
     // It comes back without memory, and is a backup when one is needed.
-    world.serve(7, 100);
-    let other = world.range(7).complete[0];
+    world.serve(Host(7), 100);
+    let other = world.range(RangeNumber(7)).complete[0];
     world.run(1_000);
     world.servers.remove(&other);
     world.run(20_000);
-    assert_eq!(world.range(7).complete, [if heir == other { 0 } else { 7 }], "{:?}", world.said);
+    assert_eq!(
+        world.range(RangeNumber(7)).complete,
+        [if heir == other { Host(0) } else { Host(7) }],
+        "{:?}",
+        world.said
+    );
 }
 
 #[test]
 fn a_range_that_nobody_has_waits_for_the_operator_or_is_reset() {
     for backups in [0, 1] {
         let mut world = World::new(backups);
-        world.serve(7, 0);
+        world.serve(Host(7), 0);
         world.run(100);
-        world.servers.remove(&7);
+        world.servers.remove(&Host(7));
         world.run(1_000);
-        assert!(!world.range(7).is_served);
+        assert!(!world.range(RangeNumber(7)).is_served);
         assert!(world.has_said("range fd12:3456:7::/48: nobody answers for it; start its home"));
-        world.serve(7, 0);
+        world.serve(Host(7), 0);
         world.run(2_000);
         if backups == 1 {
-            assert!(!world.range(7).is_served, "what it had may be wanted: {:?}", world.said);
-            world.order(|ranges, now, orders| ranges.reset(now, 7, None, false, orders));
+            assert!(!world.range(RangeNumber(7)).is_served, "what it had may be wanted: {:?}", world.said);
+            world.order(|ranges, now, orders| ranges.reset(now, RangeNumber(7), None, false, orders));
             world.run(100);
         }
-        let range = world.range(7);
-        assert_eq!((range.is_served, range.home), (true, 7), "{:?}", world.said);
+        let range = world.range(RangeNumber(7));
+        assert_eq!((range.is_served, range.home), (true, Host(7)), "{:?}", world.said);
         assert!(range.incarnation > 1, "no epoch of before counts");
-        let refused = world.ranges.reset(world.now, 7, None, true, &mut Vec::new()).unwrap_err();
+        let refused = world.ranges.reset(world.now, RangeNumber(7), None, true, &mut Vec::new()).unwrap_err();
         assert!(refused.contains("serves it; nothing was reset"), "{refused}");
     }
 }
@@ -509,192 +522,167 @@ fn a_range_that_nobody_has_waits_for_the_operator_or_is_reset() {
 #[test]
 fn a_range_moves_and_a_server_is_drained() {
     let mut world = World::new(1);
-    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8, 9].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_500);
-    world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
+    world.order(|ranges, now, orders| ranges.move_range(now, RangeNumber(7), Host(8), orders));
     world.run(1_000);
-    let range = world.range(7);
-    assert_eq!((range.home, range.complete.len(), world.routes[&7]), (8, 1, 8));
-    world.order(|ranges, _, orders| ranges.drain(8, true, 1, orders));
+    let range = world.range(RangeNumber(7));
+    assert_eq!((range.home, range.complete.len(), world.routes[&RangeNumber(7)]), (Host(8), 1, Host(8)));
+    world.order(|ranges, _, orders| ranges.drain(Host(8), true, 1, orders));
     world.run(3_000);
     for number in [7, 8, 9] {
-        let range = world.range(number);
-        assert!(range.home != 8 && !range.backups.contains(&8), "{range:?}");
+        let range = world.range(RangeNumber(number));
+        assert!(range.home != Host(8) && !range.backups.contains(&Host(8)), "{range:?}");
         assert_eq!((range.is_served, range.complete.len()), (true, 1));
     }
     assert!(world.has_said("server fd12:3456:8::/48: nothing is left on it"));
     world.restart_controller();
     world.run(1_000);
-    let refused = world.ranges.move_range(world.now, 9, 8, &mut Vec::new()).unwrap_err();
+    let refused = world.ranges.move_range(world.now, RangeNumber(9), Host(8), &mut Vec::new()).unwrap_err();
     assert!(refused.contains("drain fd12:3456:8::/48 --cancel"), "it is known afterwards, too: {refused}");
     assert_eq!(
-        world.ranges.places().iter().find(|place| place.number == 8).map(|place| place.home),
-        Some(world.range(8).home)
+        world.ranges.places().iter().find(|place| place.number == RangeNumber(8)).map(|place| place.home),
+        Some(world.range(RangeNumber(8)).home)
     );
 }
 
 #[test]
 fn a_home_that_hands_over_is_followed_after_one_write() {
     let mut world = World::new(1);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_500);
-    assert_eq!(world.range(7).complete, [8]);
+    assert_eq!(world.range(RangeNumber(7)).complete, [Host(8)]);
     let before = world.writes;
     // The host has everything: one record says that it shall be home, one that it is, and with which boot id.
-    world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
+    world.order(|ranges, now, orders| ranges.move_range(now, RangeNumber(7), Host(8), orders));
     let deadline = world.now + 100 * MILLISECOND;
-    while !world.servers[&8].ranges[&7].serves(world.now) {
+    while !world.servers[&Host(8)].ranges[&RangeNumber(7)].serves(world.now) {
         world.run(1);
-        assert!(world.now < deadline, "{:?}", world.range(7));
+        assert!(world.now < deadline, "{:?}", world.range(RangeNumber(7)));
     }
-    assert_eq!((world.range(7).home, world.writes - before), (8, 2));
+    assert_eq!((world.range(RangeNumber(7)).home, world.writes - before), (Host(8), 2));
 }
 
 #[test]
 fn a_new_home_that_did_not_hear_of_it_is_called_again() {
     let mut world = World::new(1);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_000);
-    world.loses = Some((8, 7));
-    world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
+    world.loses = Some((Host(8), RangeNumber(7)));
+    world.order(|ranges, now, orders| ranges.move_range(now, RangeNumber(7), Host(8), orders));
     world.run(3 * world.timing.retry / MILLISECOND);
-    assert!(world.loses.is_none() && world.servers[&8].ranges[&7].serves(world.now), "{:?}", world.range(7));
+    assert!(
+        world.loses.is_none() && world.servers[&Host(8)].ranges[&RangeNumber(7)].serves(world.now),
+        "{:?}",
+        world.range(RangeNumber(7))
+    );
 }
 
 #[test]
 fn backups_are_as_the_operator_wants_them() {
     let mut world = World::new(0);
-    [7, 8, 9, 10].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8, 9, 10].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(500);
-    assert!(world.range(7).backups.is_empty());
-    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Count(2)), 1, orders));
+    assert!(world.range(RangeNumber(7)).backups.is_empty());
+    world.order(|ranges, now, orders| ranges.set_directive(now, RangeNumber(7), Some(Directive::Count(2)), 1, orders));
     world.run(1_000);
-    assert_eq!(world.range(7).complete.len(), 2);
-    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Hosts(vec![10])), 2, orders));
+    assert_eq!(world.range(RangeNumber(7)).complete.len(), 2);
+    world.order(|ranges, now, orders| {
+        ranges.set_directive(now, RangeNumber(7), Some(Directive::Hosts(vec![Host(10)])), 2, orders)
+    });
     world.restart_controller();
     world.run(2_000);
-    assert_eq!(world.range(7).complete, [10], "the directive lasts");
-    world.order(|ranges, now, orders| ranges.set_directive(now, 7, None, 3, orders));
+    assert_eq!(world.range(RangeNumber(7)).complete, [Host(10)], "the directive lasts");
+    world.order(|ranges, now, orders| ranges.set_directive(now, RangeNumber(7), None, 3, orders));
     world.run(1_000);
-    assert!(world.range(7).backups.is_empty());
+    assert!(world.range(RangeNumber(7)).backups.is_empty());
 }
 
 #[test]
 fn a_controller_that_starts_again_waits_and_interrupts_nobody() {
     let mut world = World::new(1);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_000);
     for _ in 0..20 {
         let before = world.written.clone();
         world.restart_controller();
         world.run(37);
         assert_eq!(world.written, before);
-        assert!(world.servers[&7].ranges[&7].serves(world.now), "it goes on");
+        assert!(world.servers[&Host(7)].ranges[&RangeNumber(7)].serves(world.now), "it goes on");
     }
-    world.servers.remove(&7);
+    world.servers.remove(&Host(7));
     world.run(100);
     world.restart_controller();
     world.run(480);
-    assert_eq!(world.range(7).home, 7, "its right may not have ended");
+    assert_eq!(world.range(RangeNumber(7)).home, Host(7), "its right may not have ended");
     world.run(60);
-    assert_eq!(world.range(7).home, 8);
+    assert_eq!(world.range(RangeNumber(7)).home, Host(8));
 }
 
 #[test]
 fn one_that_is_cut_off_is_never_home_beside_another() {
     let mut world = World::new(1);
-    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8, 9].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_500);
     for round in 0..6 {
-        let home = world.range(7).home;
+        let home = world.range(RangeNumber(7)).home;
         world.cut.insert(home);
         // `check` looks at every moment.
         world.run(700 + 100 * round);
-        assert_ne!(world.range(7).home, home);
+        assert_ne!(world.range(RangeNumber(7)).home, home);
         world.cut.clear();
         world.run(3_000);
-        let range = world.range(7);
+        let range = world.range(RangeNumber(7));
         assert_eq!((range.is_served, range.complete.len()), (true, 1), "{:?}", world.said);
     }
 }
 
 #[test]
-fn the_busiest_server_gives_something_away() {
-    let mut world = World::new(0);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
-    world.run(500);
-    world.order(|ranges, now, orders| ranges.move_range(now, 8, 7, orders));
-    world.run(500);
-    assert_eq!(world.range(8).home, 7);
-    assert_eq!(world.ranges.rebalancing(), None, "nobody is busy");
-    world.busy = [(7, 9_000), (8, 6_000)].into();
-    world.run(3_000);
-    let moved = world.ranges.rebalancing().expect("one is busy and the other is not");
-    assert_eq!((moved.to, moved.pages), (8, None));
-    world.order(|ranges, now, orders| ranges.let_go(now, moved, orders));
-    world.run(3_000);
-    assert_eq!(world.ranges.rebalancing(), None, "that is as good as it gets");
-}
-
-#[test]
-fn nothing_goes_before_what_went_last_is_counted_where_it_is() {
-    let mut world = World::new(0);
-    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
-    world.run(500);
-    for range in [8, 9] {
-        world.order(|ranges, now, orders| ranges.move_range(now, range, 7, orders));
-        world.run(500);
-    }
-    world.busy = [(7, 4_000), (8, 4_000), (9, 4_000)].into();
-    world.run(3_000);
-    let mut to = Vec::new();
-    for _ in 0..2 {
-        let moved = world.ranges.rebalancing().expect("one server does everything");
-        to.push(moved.to);
-        world.order(|ranges, now, orders| ranges.let_go(now, moved, orders));
-        while world.range(moved.range).home != moved.to {
-            world.run(10);
-        }
-        world.run(200);
-        assert_eq!(world.ranges.rebalancing(), None, "nobody knows yet what that made of it");
-        world.run(3_000);
-    }
-    to.sort_unstable();
-    assert_eq!((to, world.ranges.rebalancing()), (vec![8, 9], None));
-}
-
-#[test]
 fn a_server_that_is_drained_keeps_the_last_copy_until_another_can_have_it() {
     let mut world = World::new(1);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_000);
-    world.order(|ranges, _, orders| ranges.drain(8, true, 1, orders));
+    world.order(|ranges, _, orders| ranges.drain(Host(8), true, 1, orders));
     world.run(5_000);
     for range in [7, 8] {
-        let status = world.range(range);
-        assert_eq!((status.home, &status.complete[..], status.lacks_room), (7, &[8][..], true), "{status:?}");
+        let status = world.range(RangeNumber(range));
+        assert_eq!(
+            (status.home, &status.complete[..], status.lacks_room),
+            (Host(7), &[Host(8)][..], true),
+            "{status:?}"
+        );
         let sentence =
             format!("range fd12:3456:{range}::/48: no server has room for what fd12:3456:8::/48 has to give away");
         assert_eq!(world.said.iter().filter(|said| said.starts_with(&sentence)).count(), 1, "{:?}", world.said);
     }
-    world.serve(9, 100);
+    world.serve(Host(9), 100);
     world.run(5_000);
     for range in [7, 8] {
-        let status = world.range(range);
-        assert_eq!((status.home, &status.complete[..], status.lacks_room), (7, &[9][..], false), "{status:?}");
+        let status = world.range(RangeNumber(range));
+        assert_eq!(
+            (status.home, &status.complete[..], status.lacks_room),
+            (Host(7), &[Host(9)][..], false),
+            "{status:?}"
+        );
     }
 }
 
 #[test]
 fn what_shall_last_is_answered_when_it_is_written() {
     let mut world = World::new(0);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(500);
     let mut orders = Vec::new();
-    world.ranges.set_directive(world.now, 7, Some(Directive::Count(0)), 41, &mut orders).expect("it can be");
+    world
+        .ranges
+        .set_directive(world.now, RangeNumber(7), Some(Directive::Count(0)), 41, &mut orders)
+        .expect("it can be");
     // The same once more, while the first is not written.
-    world.ranges.set_directive(world.now, 7, Some(Directive::Count(0)), 42, &mut orders).expect("it can be");
-    world.ranges.drain(8, true, 43, &mut orders).expect("it can be");
+    world
+        .ranges
+        .set_directive(world.now, RangeNumber(7), Some(Directive::Count(0)), 42, &mut orders)
+        .expect("it can be");
+    world.ranges.drain(Host(8), true, 43, &mut orders).expect("it can be");
     let tickets: Vec<u64> = orders
         .iter()
         .filter_map(|order| if let Order::Write(ticket, _) = order { Some(*ticket) } else { None })
@@ -715,8 +703,8 @@ fn what_shall_last_is_answered_when_it_is_written() {
 #[test]
 fn a_backup_that_nobody_has_room_for_is_said_once_and_shown() {
     let mut world = World::new(1);
-    world.serve(7, 100);
-    world.serve(8, 0);
+    world.serve(Host(7), 100);
+    world.serve(Host(8), 0);
     world.run(2_000);
     let lacking = |world: &World, range: &str| {
         let said = world.said.iter().filter(|sentence| {
@@ -724,19 +712,26 @@ fn a_backup_that_nobody_has_room_for_is_said_once_and_shown() {
         });
         said.count()
     };
-    assert!(world.range(7).lacks_room && lacking(&world, "7") == 0, "servers that start together are waited for");
-    assert!(!world.range(8).lacks_room, "7 has room for it");
+    assert!(
+        world.range(RangeNumber(7)).lacks_room && lacking(&world, "7") == 0,
+        "servers that start together are waited for"
+    );
+    assert!(!world.range(RangeNumber(8)).lacks_room, "7 has room for it");
     world.run(10_000);
     assert_eq!((lacking(&world, "7"), lacking(&world, "8")), (1, 0), "{:?}", world.said);
-    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Hosts(vec![8])), 1, orders));
-    world.serve(9, 100);
+    world.order(|ranges, now, orders| {
+        ranges.set_directive(now, RangeNumber(7), Some(Directive::Hosts(vec![Host(8)])), 1, orders)
+    });
+    world.serve(Host(9), 100);
     world.run(5_000);
-    assert!(world.range(7).lacks_room, "9 was not in the directive");
-    world.order(|ranges, now, orders| ranges.set_directive(now, 7, None, 2, orders));
+    assert!(world.range(RangeNumber(7)).lacks_room, "9 was not in the directive");
+    world.order(|ranges, now, orders| ranges.set_directive(now, RangeNumber(7), None, 2, orders));
     world.run(1_000);
-    let range = world.range(7);
-    assert_eq!((range.lacks_room, &range.complete[..]), (false, &[9][..]));
-    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Hosts(vec![8])), 3, orders));
+    let range = world.range(RangeNumber(7));
+    assert_eq!((range.lacks_room, &range.complete[..]), (false, &[Host(9)][..]));
+    world.order(|ranges, now, orders| {
+        ranges.set_directive(now, RangeNumber(7), Some(Directive::Hosts(vec![Host(8)])), 3, orders)
+    });
     world.run(4_000);
     assert!(world.has_said("range fd12:3456:7::/48: no backup is made at fd12:3456:8::/48, which have not the"));
 }
@@ -744,44 +739,49 @@ fn a_backup_that_nobody_has_room_for_is_said_once_and_shown() {
 #[test]
 fn who_asks_any_server_is_sent_to_one_that_is_there() {
     let mut world = World::new(1);
-    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8, 9].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_000);
-    assert_eq!(world.anywhere, Some(7));
-    world.cut.insert(7);
+    assert_eq!(world.anywhere, Some(Host(7)));
+    world.cut.insert(Host(7));
     world.run(3_000);
-    assert_eq!(world.anywhere, Some(8), "7 is gone, and its range is elsewhere");
-    world.cut.remove(&7);
+    assert_eq!(world.anywhere, Some(Host(8)), "7 is gone, and its range is elsewhere");
+    world.cut.remove(&Host(7));
     world.run(3_000);
-    assert_eq!(world.anywhere, Some(8), "it stays as long as that one is there");
-    world.order(|ranges, _, orders| ranges.drain(8, true, 1, orders));
+    assert_eq!(world.anywhere, Some(Host(8)), "it stays as long as that one is there");
+    world.order(|ranges, _, orders| ranges.drain(Host(8), true, 1, orders));
     world.run(3_000);
-    assert_eq!(world.anywhere, Some(9), "7 is home of nothing yet, and everything leaves 8");
+    assert_eq!(world.anywhere, Some(Host(9)), "7 is home of nothing yet, and everything leaves 8");
     world.anywhere = None;
     world.restart_controller();
     world.run(1_000);
-    assert_eq!(world.anywhere, Some(9), "a controller that begins says it again");
+    assert_eq!(world.anywhere, Some(Host(9)), "a controller that begins says it again");
 }
 
 #[test]
 fn a_home_that_waits_for_an_answer_of_a_leader_that_is_gone_is_not_interrupted() {
     let mut world = World::new(1);
-    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    [7, 8].into_iter().for_each(|host| world.serve(Host(host), 100));
     world.run(1_000);
     for _ in 0..5 {
         // From when its right was renewed nobody leads for most of the term of a home lease: what it reports meanwhile
         // has no answer.
-        let renewed = |world: &World| world.servers[&7].ranges[&7].serves(world.now + 495 * MILLISECOND);
+        let renewed =
+            |world: &World| world.servers[&Host(7)].ranges[&RangeNumber(7)].serves(world.now + 495 * MILLISECOND);
         while !renewed(&world) {
             world.run(1);
         }
-        world.cut = [7, 8].into();
+        world.cut = [Host(7), Host(8)].into();
         world.run(400);
         world.cut.clear();
         world.restart_controller();
         for _ in 0..200 {
             world.run(1);
-            assert!(world.servers[&7].ranges[&7].serves(world.now), "at {} ms", world.now / MILLISECOND);
+            assert!(
+                world.servers[&Host(7)].ranges[&RangeNumber(7)].serves(world.now),
+                "at {} ms",
+                world.now / MILLISECOND
+            );
         }
     }
-    assert_eq!(world.range(7).complete, [8]);
+    assert_eq!(world.range(RangeNumber(7)).complete, [Host(8)]);
 }

@@ -69,7 +69,8 @@ pub struct Address(pub [u8; layout::ADDRESS_BYTES]);
 pub struct Cluster(u32);
 
 /// A machine of the fabric, by its number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Host(pub u16);
 
 /// Identifies a process of a host: chosen at random at its start. Its highest bit is set, so no answer looks like a
@@ -237,6 +238,19 @@ impl Host {
     /// Whether it names one machine.
     pub const fn is_one(self) -> bool {
         self.0 != Host::ANYWHERE.0 && self.0 != Host::ALL.0
+    }
+}
+
+/// The number alone, for traces and counterexamples.
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::LowerHex for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
     }
 }
 

@@ -28,8 +28,8 @@
 
 use super::{CONTROL_BYTES_MAX, HEADER_BYTES};
 use crate::Nanoseconds;
-use crate::lease::parts::{self, PARTS_MAX, Part, Within, is_part};
-use crate::lease::{Entry, Epoch, Host, PageNumber, Party, Placement, State};
+use crate::lease::parts::{self, PARTS_MAX, Part, Within};
+use crate::lease::{Entry, Epoch, Host, PageNumber, Party, Placement, RangeNumber, State};
 use crate::wire::address::{PAGE_BYTES, PARTS_FROM};
 use crate::wire::command::Command;
 use alloc::vec::Vec;
@@ -46,8 +46,8 @@ const READERS_MAX: usize = 1024;
 /// A message between servers and controllers, with its range.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ControlMessage {
-    /// The host number in the pointers of the range; or the number of a part.
-    pub range: Host,
+    /// The range, which may be a part.
+    pub range: RangeNumber,
     /// The message.
     pub what: What,
 }
@@ -158,8 +158,8 @@ pub struct About {
     pub term: Nanoseconds,
     /// How long a home may answer after it asked. All servers and the controller must have the same.
     pub home_lease: Nanoseconds,
-    /// The part of the range that its home needs merged, because an object with pages in it is to be deleted; 0: none.
-    pub wants_back: Host,
+    /// The part of the range that its home needs merged, because an object with pages in it is to be deleted.
+    pub wants_back: Option<RangeNumber>,
 }
 
 impl ControlMessage {
@@ -186,7 +186,7 @@ impl ControlMessage {
     /// The bytes after the header, except for those of the page of a STORE.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        put(&mut out, self.range, 2);
+        put(&mut out, self.range.0, 2);
         match &self.what {
             What::Store { incarnation, pages, page, epoch } | What::Stored { incarnation, pages, page, epoch } => {
                 put(&mut out, *incarnation, 2);
@@ -218,8 +218,8 @@ impl ControlMessage {
                 put(&mut out, is_settled, 1);
                 put(&mut out, incarnation, 2);
                 let About { pages, requests, spare_bytes, term, home_lease, wants_back } = *about;
-                put(&mut out, silent.unwrap_or(0), 2);
-                put(&mut out, wants_back, 2);
+                put(&mut out, silent.map_or(0, |host| host.0), 2);
+                put(&mut out, wants_back.map_or(0, |part| part.0), 2);
                 put(&mut out, 0u8, 4);
                 for eight in [*request, *call, pages, requests, spare_bytes, term, home_lease] {
                     put(&mut out, eight, 8);
@@ -228,8 +228,8 @@ impl ControlMessage {
             What::Placed { request, boot_id, placement, call, pages, within } => {
                 let Placement { incarnation, home, backups, hand_to, begins_empty, is_unserved, parts } = placement;
                 let (range, first, since) =
-                    within.map_or((0, 0, 0), |within| (within.range, within.first, within.since));
-                for two in [*boot_id, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
+                    within.map_or((0, 0, 0), |within| (within.range.0, within.first, within.since));
+                for two in [*boot_id, *incarnation, home.0, hand_to.map_or(0, |host| host.0), backups.len() as u16] {
                     put(&mut out, two, 2);
                 }
                 put(&mut out, *begins_empty, 1);
@@ -241,7 +241,7 @@ impl ControlMessage {
                 put(&mut out, range, 2);
                 put(&mut out, since, 2);
                 put(&mut out, 0u8, 4);
-                backups.iter().for_each(|backup| put(&mut out, *backup, 2));
+                backups.iter().for_each(|backup| put(&mut out, backup.0, 2));
                 parts.iter().for_each(|part| put_part(&mut out, part));
             }
             What::Locate => put(&mut out, 0u8, 6),
@@ -260,7 +260,7 @@ impl ControlMessage {
     /// Decodes the bytes after the header of a datagram with this command; `None` if they are invalid.
     pub fn decode(command: Command, body: &[u8]) -> Option<ControlMessage> {
         let mut rest = Rest(body);
-        let range = rest.host()?;
+        let range = RangeNumber::of(rest.host()?);
         let what = match command {
             Command::Store => store(&mut rest)?,
             Command::Stored => {
@@ -396,7 +396,7 @@ fn leases(rest: &mut Rest<'_>) -> Option<What> {
         let (host, of, readers) = (rest.two()?, rest.two()?, rest.two()?);
         rest.zero(2)?;
         let request = rest.eight()?;
-        let owner = (host != 0).then_some((Party { host, incarnation: of }, request));
+        let owner = (host != 0).then_some((Party { host: Host(host), incarnation: of }, request));
         let is_none = host != 0 || of == 0 && request == 0;
         if !is_none || usize::from(readers) > rest.0.len() / 4 {
             return None;
@@ -413,7 +413,8 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
     let [state, settled] = rest.two()?.to_le_bytes();
     let (incarnation, silent, wants_back) = (rest.two()?, rest.two()?, rest.two()?);
     rest.zero(4)?;
-    if wants_back != 0 && !is_part(wants_back) {
+    let wants_back = (wants_back != 0).then_some(RangeNumber(wants_back));
+    if wants_back.is_some_and(|part| !part.is_part()) {
         return None;
     }
     let (request, call) = (rest.eight()?, rest.eight()?);
@@ -424,7 +425,7 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
         (0, 0, 0, 0) => State::Blank,
         (1, 0, 0, 0) => State::Idle,
         (2, 0 | 1, ..) => {
-            State::Home { incarnation, is_settled: settled == 1, silent: (silent != 0).then_some(silent) }
+            State::Home { incarnation, is_settled: settled == 1, silent: (silent != 0).then_some(Host(silent)) }
         }
         (3, 0, _, 0) => State::Handed(incarnation),
         _ => return None,
@@ -432,7 +433,7 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
     Some(What::Report { request, boot_id, state, call, about })
 }
 
-fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
+fn placed(range: RangeNumber, rest: &mut Rest<'_>) -> Option<What> {
     let (boot_id, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
     let (hand_to, count) = (rest.two()?, rest.two()?);
     let [begins_empty, is_unserved] = rest.two()?.to_le_bytes();
@@ -444,12 +445,12 @@ fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
     let (of, since) = (rest.two()?, rest.two()?);
     rest.zero(4)?;
     // A part is within a range, and has none itself.
-    let within = (of != 0).then_some(Within { range: of, first, since });
+    let within = (of != 0).then_some(Within { range: RangeNumber(of), first, since });
     let is_in_place = match within {
-        Some(within) => (1..PARTS_FROM).contains(&within.range) && since > 0 && count_of_parts == 0,
+        Some(within) => (1..PARTS_FROM).contains(&within.range.0) && since > 0 && count_of_parts == 0,
         None => first == 0 && since == 0,
     };
-    if is_part(range) != within.is_some() || !is_in_place {
+    if range.is_part() != within.is_some() || !is_in_place {
         return None;
     }
     if count_of_parts > PARTS_MAX || usize::from(count) > rest.0.len() / 2 {
@@ -461,7 +462,7 @@ fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
     if !parts::are_parts(&parts) || !is_inside {
         return None;
     }
-    let hand_to = (hand_to != 0).then_some(hand_to);
+    let hand_to = (hand_to != 0).then_some(Host(hand_to));
     let (begins_empty, is_unserved) = (begins_empty == 1, is_unserved == 1);
     let placement = Placement { incarnation, home, backups, hand_to, begins_empty, is_unserved, parts };
     Some(What::Placed { request, boot_id, placement, call, pages, within })
@@ -469,11 +470,11 @@ fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
 
 fn part(rest: &mut Rest<'_>) -> Option<Part> {
     let (number, since) = (rest.two()?, rest.two()?);
-    Some(Part { number, pages: rest.four()?.into(), first: rest.eight()?, since })
+    Some(Part { number: RangeNumber(number), pages: rest.four()?.into(), first: rest.eight()?, since })
 }
 
 fn put_part(out: &mut Vec<u8>, part: &Part) {
-    put(out, part.number, 2);
+    put(out, part.number.0, 2);
     put(out, part.since, 2);
     put(out, part.pages, 4);
     put(out, part.first, 8);
@@ -485,15 +486,15 @@ fn put(out: &mut Vec<u8>, number: impl Into<u64>, bytes: usize) {
 }
 
 fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
-    let (owner, request) = entry.owner.unwrap_or((Party::of(0), 0));
+    let (owner, request) = entry.owner.unwrap_or((Party::of(Host(0)), 0));
     put(out, entry.page, 8);
     put(out, entry.epoch, 8);
-    for two in [owner.host, owner.incarnation, entry.readers.len() as u16, 0] {
+    for two in [owner.host.0, owner.incarnation, entry.readers.len() as u16, 0] {
         put(out, two, 2);
     }
     put(out, request, 8);
     for reader in &entry.readers {
-        put(out, reader.host, 2);
+        put(out, reader.host.0, 2);
         put(out, reader.incarnation, 2);
     }
 }
@@ -514,7 +515,7 @@ impl Rest<'_> {
 
     /// One machine.
     fn host(&mut self) -> Option<Host> {
-        self.two().filter(|host| !matches!(host, 0 | 0xffff))
+        self.two().map(Host).filter(|host| host.is_one())
     }
 
     fn four(&mut self) -> Option<u32> {

@@ -6,27 +6,34 @@ use crate::lease::parts::PART_PAGES_MAX;
 use alloc::vec;
 use trellis_base::Random;
 
-const OWNER: Party = Party { host: 3, incarnation: 0x8123 };
+const OWNER: Party = Party { host: Host(3), incarnation: 0x8123 };
 
 fn entry(page: PageNumber, readers: usize) -> Entry {
-    let reader = |number: usize| Party { host: 1 + number as u16, incarnation: 0x8000 };
+    let reader = |number: usize| Party { host: Host(1 + number as u16), incarnation: 0x8000 };
     let owner = (readers == 0).then_some((OWNER, 1 << 50));
     Entry { page, epoch: 5 << 48 | page, owner, readers: (0..readers).map(reader).collect() }
 }
 
 fn all() -> Vec<ControlMessage> {
     let home = |is_settled, silent| State::Home { incarnation: 7, is_settled, silent };
-    let placement = |backups: Vec<u16>, hand_to: Option<u16>, parts| {
+    let placement = |backups: Vec<Host>, hand_to: Option<Host>, parts| {
         let begins_empty = hand_to.is_none();
         let is_unserved = backups.is_empty();
-        Placement { incarnation: 8, home: 4, backups, hand_to, begins_empty, is_unserved, parts }
+        Placement { incarnation: 8, home: Host(4), backups, hand_to, begins_empty, is_unserved, parts }
     };
     let (term, home_lease) = (2_000_000_000, 500_000_000);
-    let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term, home_lease, wants_back: 0xfffe };
+    let about = About {
+        pages: 1 << 34,
+        requests: 9,
+        spare_bytes: 1 << 45,
+        term,
+        home_lease,
+        wants_back: Some(RangeNumber(0xfffe)),
+    };
     let report = |state| What::Report { request: 1 << 40, boot_id: 0xfedc, state, call: 12, about };
     let placed =
         |placement, within| What::Placed { request: 0, boot_id: 1, placement, call: 1 << 60, pages: 1 << 33, within };
-    let within = Within { range: 7, first: 1 << 33, since: 4 };
+    let within = Within { range: RangeNumber(7), first: 1 << 33, since: 4 };
     let mut all = vec![
         What::Store { incarnation: 2, pages: 1, page: 1 << 35, epoch: 2 << 48 },
         What::Store { incarnation: 2, pages: u32::MAX, page: 0, epoch: 0 },
@@ -35,11 +42,11 @@ fn all() -> Vec<ControlMessage> {
         report(State::Blank),
         report(State::Idle),
         report(home(false, None)),
-        report(home(true, Some(5))),
+        report(home(true, Some(Host(5)))),
         report(State::Handed(3)),
         placed(placement(vec![], None, vec![]), None),
-        placed(placement(vec![5, 6, 7], Some(6), parts()), None),
-        placed(placement(vec![5, 6], None, vec![]), Some(within)),
+        placed(placement(vec![Host(5), Host(6), Host(7)], Some(Host(6)), parts()), None),
+        placed(placement(vec![Host(5), Host(6)], None, vec![]), Some(within)),
         What::Locate,
         What::Follow { page: 1 << 35, lasts: 1 << 41 },
         What::Followed { page: 3, left: 0, answered: u64::MAX },
@@ -50,14 +57,14 @@ fn all() -> Vec<ControlMessage> {
         What::Placed { within: Some(_), .. } => PARTS_FROM,
         _ => 7,
     };
-    all.into_iter().map(|what| ControlMessage { range: range_of(&what), what }).collect()
+    all.into_iter().map(|what| ControlMessage { range: RangeNumber(range_of(&what)), what }).collect()
 }
 
 fn parts() -> Vec<Part> {
     vec![
-        Part { number: 0xf005, first: 0, pages: PART_PAGES_MAX, since: 1 },
-        Part { number: 0xf002, first: PART_PAGES_MAX, pages: 1, since: 8 },
-        Part { number: 0xfffe, first: (1 << 33) - 1, pages: 1, since: 2 },
+        Part { number: RangeNumber(0xf005), first: 0, pages: PART_PAGES_MAX, since: 1 },
+        Part { number: RangeNumber(0xf002), first: PART_PAGES_MAX, pages: 1, since: 8 },
+        Part { number: RangeNumber(0xfffe), first: (1 << 33) - 1, pages: 1, since: 2 },
     ]
 }
 
@@ -77,7 +84,8 @@ fn everything_that_is_told_survives() {
     }
     assert_eq!(ControlMessage::decode(Command::Read, &[0; 24]), None);
     for (pages, epoch) in [(0, 0), (0, 5), (2, 5)] {
-        let store = ControlMessage { range: 1, what: What::Store { incarnation: 2, pages, page: 0, epoch } };
+        let store =
+            ControlMessage { range: RangeNumber(1), what: What::Store { incarnation: 2, pages, page: 0, epoch } };
         assert_eq!(ControlMessage::decode(Command::Store, &store.encode()), None, "{pages} pages under epoch {epoch}");
     }
     assert_eq!(HEADER_BYTES + all()[0].encode().len(), ControlMessage::data_at());
@@ -85,11 +93,11 @@ fn everything_that_is_told_survives() {
 
 #[test]
 fn fields_are_where_the_table_says() {
-    let state = State::Home { incarnation: 0x0b0c, is_settled: true, silent: Some(0x0d0e) };
-    let (term, home_lease, wants_back) = (0x66, 0x77, 0xf011);
+    let state = State::Home { incarnation: 0x0b0c, is_settled: true, silent: Some(Host(0x0d0e)) };
+    let (term, home_lease, wants_back) = (0x66, 0x77, Some(RangeNumber(0xf011)));
     let about = About { pages: 0x33, requests: 0x44, spare_bytes: 0x55, term, home_lease, wants_back };
     let report = ControlMessage {
-        range: 0x0102,
+        range: RangeNumber(0x0102),
         what: What::Report { request: 0x11, boot_id: 0x0304, state, call: 0x22, about },
     };
     #[rustfmt::skip]
@@ -99,12 +107,12 @@ fn fields_are_where_the_table_says() {
         0x55, 0, 0, 0, 0, 0, 0, 0, 0x66, 0, 0, 0, 0, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(report.encode(), expected);
-    let parts = vec![Part { number: 0xf102, first: 0x0201, pages: 0x0403, since: 0x0506 }];
+    let parts = vec![Part { number: RangeNumber(0xf102), first: 0x0201, pages: 0x0403, since: 0x0506 }];
     let placement = Placement {
         incarnation: 3,
-        home: 4,
-        backups: vec![6],
-        hand_to: Some(5),
+        home: Host(4),
+        backups: vec![Host(6)],
+        hand_to: Some(Host(5)),
         begins_empty: true,
         is_unserved: false,
         parts,
@@ -116,8 +124,8 @@ fn fields_are_where_the_table_says() {
         0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0,
         2, 0xf1, 6, 5, 3, 4, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0,
     ];
-    assert_eq!(ControlMessage { range: 1, what }.encode(), expected);
-    let message = ControlMessage { range: 1, what: parts_of(2, 3, &[entry(4, 0)]).remove(0) };
+    assert_eq!(ControlMessage { range: RangeNumber(1), what }.encode(), expected);
+    let message = ControlMessage { range: RangeNumber(1), what: parts_of(2, 3, &[entry(4, 0)]).remove(0) };
     #[rustfmt::skip]
     let expected = [
         1, 0, 2, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
@@ -129,10 +137,10 @@ fn fields_are_where_the_table_says() {
 #[test]
 fn parts_that_cannot_be_are_refused() {
     let decode = |range, parts: &[Part], pages, within| {
-        let (backups, parts) = (vec![5], parts.to_vec());
+        let (backups, parts) = (vec![Host(5)], parts.to_vec());
         let placement = Placement {
             incarnation: 8,
-            home: 4,
+            home: Host(4),
             backups,
             hand_to: None,
             begins_empty: false,
@@ -146,31 +154,35 @@ fn parts_that_cannot_be_are_refused() {
         decoded.is_some()
     };
     let part = |number, first, pages| Part { number, first, pages, since: 1 };
-    let two = [part(0xf001, 4, 4), part(0xf000, 8, 2)];
-    let is_read = |parts: &[Part]| decode(7, parts, 1 << 40, None);
-    assert!(is_read(&[]) && is_read(&two) && decode(7, &two, 0, None), "pages that are not known");
-    assert!(decode(7, &two, 10, None) && !decode(7, &two, 9, None), "past the last page");
+    let two = [part(RangeNumber(0xf001), 4, 4), part(RangeNumber(0xf000), 8, 2)];
+    let is_read = |parts: &[Part]| decode(RangeNumber(7), parts, 1 << 40, None);
+    assert!(is_read(&[]) && is_read(&two) && decode(RangeNumber(7), &two, 0, None), "pages that are not known");
+    assert!(decode(RangeNumber(7), &two, 10, None) && !decode(RangeNumber(7), &two, 9, None), "past the last page");
     for (parts, what) in [
         ([two[1], two[0]], "not in order"),
-        ([two[0], part(0xf000, 7, 2)], "over each other"),
-        ([two[0], part(0xf001, 8, 2)], "the same twice"),
-        ([two[0], part(0xf000, 8, 0)], "without pages"),
-        ([two[0], part(0xf000, 8, PART_PAGES_MAX + 1)], "too long"),
-        ([two[0], part(0xf000, u64::MAX, 2)], "past all pages"),
-        ([two[0], part(0xefff, 8, 2)], "the number of a host"),
-        ([two[0], part(0xffff, 8, 2)], "no number"),
+        ([two[0], part(RangeNumber(0xf000), 7, 2)], "over each other"),
+        ([two[0], part(RangeNumber(0xf001), 8, 2)], "the same twice"),
+        ([two[0], part(RangeNumber(0xf000), 8, 0)], "without pages"),
+        ([two[0], part(RangeNumber(0xf000), 8, PART_PAGES_MAX + 1)], "too long"),
+        ([two[0], part(RangeNumber(0xf000), u64::MAX, 2)], "past all pages"),
+        ([two[0], part(RangeNumber(0xefff), 8, 2)], "the number of a host"),
+        ([two[0], part(RangeNumber(0xffff), 8, 2)], "no number"),
     ] {
         assert!(!is_read(&parts), "{what}");
     }
-    let many = |count: u16| (0..count).map(|at| part(PARTS_FROM + at, at.into(), 1)).collect::<Vec<Part>>();
+    let many =
+        |count: u16| (0..count).map(|at| part(RangeNumber(PARTS_FROM + at), at.into(), 1)).collect::<Vec<Part>>();
     assert!(is_read(&many(PARTS_MAX as u16)) && !is_read(&many(PARTS_MAX as u16 + 1)), "too many");
     let within = |range| Some(Within { range, first: 3, since: 1 });
-    assert!(decode(PARTS_FROM, &[], 2, within(7)), "a part");
-    assert!(!decode(PARTS_FROM, &[], 2, None), "a part of nothing");
-    assert!(!decode(7, &[], 2, within(8)), "a range within another");
-    assert!(!decode(PARTS_FROM, &[], 2, within(PARTS_FROM + 1)), "a part within another");
-    assert!(!decode(PARTS_FROM, &two, 20, within(7)), "a part that has parts");
-    assert!(!decode(PARTS_FROM, &[], 2, Some(Within { range: 7, first: 3, since: 0 })), "since never");
+    assert!(decode(RangeNumber(PARTS_FROM), &[], 2, within(RangeNumber(7))), "a part");
+    assert!(!decode(RangeNumber(PARTS_FROM), &[], 2, None), "a part of nothing");
+    assert!(!decode(RangeNumber(7), &[], 2, within(RangeNumber(8))), "a range within another");
+    assert!(!decode(RangeNumber(PARTS_FROM), &[], 2, within(RangeNumber(PARTS_FROM + 1))), "a part within another");
+    assert!(!decode(RangeNumber(PARTS_FROM), &two, 20, within(RangeNumber(7))), "a part that has parts");
+    assert!(
+        !decode(RangeNumber(PARTS_FROM), &[], 2, Some(Within { range: RangeNumber(7), first: 3, since: 0 })),
+        "since never"
+    );
     assert!(!is_read(&[Part { since: 0, ..two[0] }]), "since never");
 }
 
@@ -180,7 +192,7 @@ fn many_leases_come_together_from_parts_in_any_order() {
     let parts = parts_of(5, 1, &entries);
     assert!(parts.len() > 2);
     for part in &parts {
-        let message = ControlMessage { range: 7, what: part.clone() };
+        let message = ControlMessage { range: RangeNumber(7), what: part.clone() };
         let body = message.encode();
         assert!(body.len() <= CONTROL_BYTES_MAX, "{}", body.len());
         assert_eq!(ControlMessage::decode(Command::Leases, &body), Some(message));
