@@ -402,7 +402,7 @@ pub(super) fn say_hello(redis: &Redis, connection: &mut Connection) -> Result<He
         Reply::Error(line) => return Err(refusal(redis, line)),
         _ => {
             return Err(
-                io::Error::new(io::ErrorKind::InvalidData, "its answer to HELLO is not in the Redis protocol").into()
+                io::Error::new(io::ErrorKind::InvalidData, "its answer to HELLO is not the Redis protocol").into()
             );
         }
     };
