@@ -46,7 +46,7 @@ pub(crate) const FABRIC_READS: Deadline = Deadline {
 /// How long a look-up of a host's name may take. The system does it, here and in other crates.
 pub(crate) const NAME: Deadline = Deadline {
     who: "a process that looks up the name of a host",
-    waits_for: "the system, to look it up",
+    waits_for: "the system's answer",
     limit: Limit::Other("as long as resolv.conf(5) says"),
     then: "an error that names the host",
     tested: "the system keeps this limit",
