@@ -44,6 +44,38 @@ macro_rules! answers_as {
         fn adopt(&mut self, page: ::trellis_cluster_protocol::PageIndex) {
             self.$inner.adopt(page);
         }
+
+        fn may_hand_over(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.may_hand_over(page)
+        }
+
+        fn change(
+            &mut self,
+            range: ::trellis_cluster_protocol::PageRange,
+            protocol: ::trellis_cluster_protocol::coherence::Protocol,
+        ) -> Result<(), ::trellis_cluster_protocol::coherence::CannotChange> {
+            self.$inner.change(range, protocol)
+        }
+
+        fn is_watched(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.is_watched(page)
+        }
+
+        fn has_twin(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.has_twin(page)
+        }
+
+        fn publishers(&self) -> u32 {
+            self.$inner.publishers()
+        }
+
+        fn publishing(&self) -> u32 {
+            self.$inner.publishing()
+        }
+
+        fn has_carryable(&self) -> bool {
+            self.$inner.has_carryable()
+        }
     };
 }
 

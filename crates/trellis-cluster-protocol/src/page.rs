@@ -102,6 +102,12 @@ impl PageRange {
         (self.first..self.end()).map(PageIndex)
     }
 
+    /// The part of the range from page number `first` on; `None` at its end.
+    pub fn from(self, first: u32) -> Option<PageRange> {
+        debug_assert!(first >= self.first);
+        (first < self.end()).then(|| PageRange { first, count: self.end() - first })
+    }
+
     /// The longest range inside `self` that contains `page` and whose other pages all satisfy `fits`. `fits` is not called
     /// for `page` itself.
     pub fn grow(self, page: PageIndex, mut fits: impl FnMut(PageIndex) -> bool) -> PageRange {

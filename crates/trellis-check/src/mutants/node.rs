@@ -73,6 +73,7 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         | NodeFault::KeepsTokens
         | NodeFault::LeavesOutOfTurn
         | NodeFault::AsksForFrozen
+        | NodeFault::LocksFrozen
         | NodeFault::StaysFrozen
         | NodeFault::ChangesUnsettled
         | NodeFault::ChangesAway => Vec::new(),

@@ -283,6 +283,7 @@ pub const TABLE: &[Row] = &[
     change("keeps-objections", "an objection counts for the next change, too", ChangeFault::KeepsObjections),
     change("keeps-numbers", "the barriers of a change that was given up are used again", ChangeFault::KeepsNumbers),
     node(Any, "asks-for-frozen", "pages are requested while their protocol is changed", NodeFault::AsksForFrozen),
+    node(Lock, "locks-frozen", "pages are locked while their protocol is changed", NodeFault::LocksFrozen),
     node(Any, "stays-frozen", "pages stay frozen after a change", NodeFault::StaysFrozen),
     node(
         Any,

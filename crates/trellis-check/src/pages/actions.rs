@@ -8,7 +8,7 @@ use super::cluster::{Activity, Cluster, PURPOSES, RETRY, Thread, members};
 use super::facts::{Fact, STAY};
 use super::{Envelope, Locks, Node, PageSet, Pages, Requests};
 use trellis_cluster_protocol::coherence::{Input, Purpose};
-use trellis_cluster_protocol::node::RangeLockCall;
+use trellis_cluster_protocol::node::{RangeLockCall, gathering};
 use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 
 /// A possible action.
@@ -498,7 +498,7 @@ impl<N: Node> Pages<N> {
     }
 
     fn gathered(&self, page: usize) -> Input {
-        Input::Prefetch { wanted: PageRange::one(self.page_index(page)), write: true, announced: true }
+        gathering(PageRange::one(self.page_index(page)))
     }
 
     /// The pages that `operation` locks, if it is a lock.

@@ -272,9 +272,10 @@ pub(super) fn alter_notices(fault: Fault, notices: &mut Vec<Notice>) {
 
 /// The last step of a publication.
 pub(super) fn end_publication(fault: Fault, consistency: &mut Consistency) {
-    let intervals = consistency.knowledge.intervals.clone();
+    let stays_open = matches!(fault, Fault::NeverCloses | Fault::ClosesEarly);
+    let intervals = stays_open.then(|| consistency.knowledge.intervals.clone());
     consistency.end();
-    if matches!(fault, Fault::NeverCloses | Fault::ClosesEarly) {
+    if let Some(intervals) = intervals {
         consistency.knowledge.intervals = intervals;
     }
 }

@@ -9,7 +9,7 @@ use super::effects::{Body, Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{Consistency, PublicationStep, Shard, carried_pages_max};
+use trellis_cluster_protocol::node::{Consistency, Shard, carried_pages_max};
 use trellis_cluster_protocol::sync::{self, Contribution, Sync};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
@@ -252,42 +252,22 @@ impl Node {
         if setup.fault == Fault::ClosesEarly {
             self.consistency.knowledge.intervals.close();
         }
-        for step in PublicationStep::ALL.into_iter().take_while(|step| *step != PublicationStep::Await) {
-            self.take_step(setup, thread, step, out);
+        self.look_for_stores(setup, out);
+        self.consistency.begin(self.threads[thread].number.into());
+        if let Some((input, owed)) = self.pages.publish(&setup.limits) {
+            self.consistency.owes(owed);
+            self.step(setup, input, &Body::Nothing, out);
         }
+        self.published(setup, out);
         if setup.fault == Fault::ReleasesUnacknowledged {
             self.threads[thread].doing = Doing::Published;
         }
     }
 
-    /// Takes the steps of a publication that follow the wait for it.
-    fn end_publication(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        let is_before = |step: &PublicationStep| *step != PublicationStep::Await;
-        for step in PublicationStep::ALL.into_iter().skip_while(is_before).skip(1) {
-            self.take_step(setup, thread, step, out);
-        }
-    }
-
-    fn take_step(&mut self, setup: &Setup, thread: usize, step: PublicationStep, out: &mut Out) {
-        match step {
-            PublicationStep::LookForStores => self.look_for_stores(setup, out),
-            PublicationStep::Publish => {
-                self.consistency.begin(self.threads[thread].number.into());
-                if let Some((input, owed)) = self.pages.publish(&setup.limits) {
-                    self.consistency.owes(owed);
-                    self.step(setup, input, &Body::Nothing, out);
-                }
-                self.published(setup, out);
-            }
-            PublicationStep::Await => {}
-            PublicationStep::End => faults::end_publication(setup.fault, &mut self.consistency),
-        }
-    }
-
     /// A thread waits for its publication no longer. It releases nothing, and begins its operation again.
-    pub fn give_up(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+    pub fn give_up(&mut self, setup: &Setup, thread: usize) {
         self.give_ups -= 1;
-        self.end_publication(setup, thread, out);
+        faults::end_publication(setup.fault, &mut self.consistency);
         if setup.fault == Fault::ForgetsLate {
             let knowledge = self.consistency.knowledge.clone();
             let (me, pages) = (NodeId(self.me), setup.region_pages());
@@ -327,8 +307,9 @@ impl Node {
             if !is_marked || !watched.iter().any(|chunk| chunk.contains(page)) {
                 continue;
             }
-            let inputs: Vec<Input> = self.pages.marked(PageRange::one(page)).collect();
-            inputs.into_iter().for_each(|input| self.step(setup, input, &Body::Nothing, out));
+            if let Some(range) = self.pages.marked(PageRange::one(page)) {
+                self.step(setup, Input::Stored { range }, &Body::Nothing, out);
+            }
         }
     }
 
@@ -344,7 +325,7 @@ impl Node {
     }
 
     fn release(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
-        self.end_publication(setup, thread, out);
+        faults::end_publication(setup.fault, &mut self.consistency);
         let number = self.threads[thread].number;
         match operation {
             Operation::Unlock(lock) => {

@@ -4,7 +4,8 @@
 //! decides about the pages ([`trellis_cluster_protocol::node::Pulling`]). A thread may lose patience in a barrier, a node
 //! may object, and one may be given another change than the others.
 //!
-//! What must hold: either every node changes or none does, and no request is under way when a node does. It must never let a node change its pages by itself.
+//! What must hold: either every node changes or none does. None does if one objects or was given another change. No
+//! request is under way when a node changes. It must never let a node change its pages by itself.
 
 use super::Start;
 use super::events::Event;
@@ -13,20 +14,18 @@ use super::node_faults::NodeFault;
 use super::world::World;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Input, Protocol};
-use trellis_cluster_protocol::node::Pulling;
 use trellis_cluster_protocol::node::change::{self, Change, Ending, Order};
+use trellis_cluster_protocol::node::{Pulling, gathering};
 use trellis_cluster_protocol::sync::{self, Contribution};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
-/// The first number of barriers and words of changes; sets of numbers begin at multiples of eight.
+/// The first number of barriers and words of changes.
 const FIRST_NUMBER: u64 = 1 << 32;
-const NUMBERS_PER_SET: u64 = 8;
-/// The last barrier of a change: a node that waits too long in it ends the cluster.
-const LAST_BARRIER: u64 = 4;
 /// The pause between two looks whether the pages have come.
 const POLL_NS: Nanoseconds = 20_000;
-/// One of so many waits in a barrier may be too long, and one of so many calls is objected to, or differs.
+/// One of so many waits in a barrier, and for pages, may be too long; one of so many calls is objected to, or differs.
 const LATE_ONCE_IN: u64 = 24;
+const STUCK_ONCE_IN: u64 = 64;
 const OBJECTS_ONCE_IN: u64 = 16;
 const DIFFERS_ONCE_IN: u64 = 16;
 
@@ -41,8 +40,12 @@ pub(super) struct Changing {
     protocol: Protocol,
     /// The call of the barrier to which this node came last, and whether all have come.
     barrier: (u32, bool),
+    /// This node objects, or was given another change than the others.
+    is_refused: bool,
     /// The pages that are away were requested together.
     is_requested: bool,
+    /// The page that this node pulls.
+    pulled: Option<PageIndex>,
 }
 
 impl<S: Start> World<'_, S> {
@@ -50,7 +53,11 @@ impl<S: Start> World<'_, S> {
     pub(super) fn begin_change(&mut self, node: u16, index: u8, pages: PageRange, turn: u32) -> Result<(), String> {
         // The same at every node.
         let mut random = Random::for_purpose(self.scenario.seed.number, FIRST_NUMBER | u64::from(turn));
-        let protocol = random.one_of(&Protocol::all());
+        // Threads that lock pages go on doing so.
+        let can_lock = self.scenario.protocol.can_lock();
+        let choices: Vec<Protocol> =
+            Protocol::all().into_iter().filter(|protocol| !can_lock || protocol.can_lock()).collect();
+        let (protocol, other) = (random.one_of(&choices), random.one_of(&choices));
         let differs = random.once_in(DIFFERS_ONCE_IN) && node + 1 == self.scenario.founders && node > 0;
         let proposal = (u64::from(turn) + 1) * 2 + u64::from(differs);
         let begun = self.nodes[usize::from(node)].changes.begin(NodeId(node), proposal, FIRST_NUMBER);
@@ -61,9 +68,11 @@ impl<S: Start> World<'_, S> {
             change,
             order: order.clone(),
             pages,
-            protocol,
+            protocol: if differs { other } else { protocol },
             barrier: (0, true),
+            is_refused: differs,
             is_requested: false,
+            pulled: None,
         };
         self.nodes[usize::from(node)].changing = Some(changing);
         self.follow(node, order)
@@ -120,6 +129,12 @@ impl<S: Start> World<'_, S> {
         let order = changing.change.step(input);
         changing.order = order.clone();
         changing.is_requested = false;
+        let pages = changing.pages;
+        if order == Order::Gather
+            && let Some(page) = self.nodes[usize::from(node)].pages.unsettled(pages)
+        {
+            return Err(format!("all nodes have settled, and a request of node {node} for {page} is under way"));
+        }
         self.follow(node, order)
     }
 
@@ -148,6 +163,7 @@ impl<S: Start> World<'_, S> {
                     shard.freeze(pages.first().0..pages.end());
                 }
                 let objects = shard.locks.in_use(pages, now).is_some() || self.random.once_in(OBJECTS_ONCE_IN);
+                self.changing(node).is_refused |= objects;
                 self.proceed(node, change::Input::Frozen { objects })
             }
             Order::Settle => self.settle(node),
@@ -181,7 +197,8 @@ impl<S: Start> World<'_, S> {
         let call = self.nodes[usize::from(node)].ticket();
         self.changing(node).barrier = (call, false);
         self.wait_for(node, call);
-        if (barrier - FIRST_NUMBER) % NUMBERS_PER_SET != LAST_BARRIER && self.random.once_in(LATE_ONCE_IN) {
+        // A node that waits too long in the last barrier ends the cluster.
+        if !self.changing(node).change.is_in_last_barrier() && self.random.once_in(LATE_ONCE_IN) {
             let at = self.now + self.random.below(40 * self.scenario.wires.latency_ns);
             let thread = self.changing(node).thread;
             self.queue.put(at, Event::GiveUp { node, thread, time_out: call });
@@ -201,50 +218,57 @@ impl<S: Start> World<'_, S> {
         if is_settled || self.start.fault() == NodeFault::ChangesUnsettled {
             return self.proceed(node, change::Input::Done);
         }
-        self.look_again(node, None);
-        Ok(())
+        self.look_again(node)
     }
 
     /// Fetches the pages of which this node is the home, as a thread that stores to each of them.
     fn gather(&mut self, node: u16) -> Result<(), String> {
-        let Changing { pages, is_requested, .. } = *self.changing(node);
-        let shard = &self.nodes[usize::from(node)].pages;
+        let Changing { pages, is_requested, pulled, .. } = *self.changing(node);
         if self.geometry(node).home_of(pages.first()) != NodeId(node) || self.start.fault() == NodeFault::ChangesAway {
             return self.proceed(node, change::Input::Done);
         }
+        let shard = &self.nodes[usize::from(node)].pages;
         if let Some(wanted) = shard.away(pages).filter(|_| !is_requested) {
             self.changing(node).is_requested = true;
-            self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
+            self.step(node, gathering(wanted))?;
+        }
+        let is_settled =
+            |world: &Self, page| world.nodes[usize::from(node)].pages.unsettled(PageRange::one(page)).is_none();
+        if let Some(page) = pulled.filter(|&page| is_settled(self, page)) {
+            self.changing(node).pulled = None;
+            self.step(node, Input::Resumed { page })?;
         }
         let shard = &self.nodes[usize::from(node)].pages;
-        let pulling = pages.pages().map(|page| (page, shard.pull(page)));
-        match pulling.into_iter().find(|(_, pulling)| *pulling != Pulling::Here) {
-            None => self.proceed(node, change::Input::Done),
-            Some((page, Pulling::Fault(_))) if shard.unsettled(PageRange::one(page)).is_none() => {
-                self.look_again(node, Some(Action::Pull(page)));
-                Ok(())
+        let next = pages.pages().map(|page| (page, shard.pull(page))).find(|(_, pulling)| *pulling != Pulling::Here);
+        match next {
+            None => return self.proceed(node, change::Input::Done),
+            Some((page, Pulling::Fault(fault))) if is_settled(self, page) => {
+                self.changing(node).pulled = Some(page);
+                self.step(node, fault)?;
             }
-            Some(_) => {
-                self.look_again(node, None);
-                Ok(())
-            }
+            Some(_) => {}
         }
+        self.look_again(node)
     }
 
-    /// The thread goes on with the change after a while, and does something else before.
-    fn look_again(&mut self, node: u16, before: Option<Action>) {
+    /// The thread goes on with the change after a while, or waits no longer.
+    fn look_again(&mut self, node: u16) -> Result<(), String> {
+        if self.random.once_in(STUCK_ONCE_IN) {
+            self.tally.given_up += 1;
+            return self.proceed(node, change::Input::TooLong);
+        }
         let thread = self.changing(node).thread;
-        let pause = if before.is_some() { 1 } else { POLL_NS };
         let state = &mut self.nodes[usize::from(node)].threads[usize::from(thread)];
         state.plan.push(Action::GoOnChanging);
-        state.plan.extend(before);
         state.doing = Doing::Thinking;
-        self.queue.put(self.now + pause, Event::Think { node, thread });
+        self.queue.put(self.now + POLL_NS, Event::Think { node, thread });
+        Ok(())
     }
 
     fn end_change(&mut self, node: u16, ending: Ending) -> Result<(), String> {
         let machine = &mut self.nodes[usize::from(node)];
-        let Changing { thread, turn, pages, barrier, .. } = machine.changing.take().expect("a change is under way");
+        let Changing { thread, turn, pages, barrier, is_refused, .. } =
+            machine.changing.take().expect("a change is under way");
         machine.changes.end(ending);
         if !barrier.1 {
             machine.passed.insert(barrier.0);
@@ -260,6 +284,9 @@ impl<S: Start> World<'_, S> {
             }
         };
         self.recorder.note(self.now, || format!("n{node} ends change {turn}: {ending:?}"));
+        if has_changed && is_refused {
+            return Err(format!("node {node} changes {pages}, to which it objected, or otherwise than the others"));
+        }
         let others = *self.changed.entry(turn).or_insert(has_changed);
         if others != has_changed {
             return Err(format!("change {turn} of {pages}: some nodes have changed, and others have not"));

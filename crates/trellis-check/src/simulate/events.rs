@@ -18,7 +18,7 @@ pub(super) enum Event {
     Submit { node: u16, thread: u8 },
     /// A thread that was woken looks again.
     Look { node: u16, thread: u8, ticket: u32 },
-    /// A thread waits no longer for a range, if this is still the time-out of its call.
+    /// A thread waits no longer, for a range or in a barrier of a change, if this is still the time-out of its call.
     GiveUp { node: u16, thread: u8, time_out: u32 },
     /// The time of a held page or of an alarm may be over.
     Due { node: u16 },

@@ -142,7 +142,7 @@ pub struct Tally {
     pub turns: u64,
     /// Calls that waited: locks, barriers, ranges.
     pub calls: u64,
-    /// Calls that gave up a range.
+    /// Calls that gave up a range, or waiting for a change.
     pub given_up: u64,
     /// Faults.
     pub faults: u64,

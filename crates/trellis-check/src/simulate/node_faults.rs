@@ -53,6 +53,8 @@ pub enum NodeFault {
     TakesNothing,
     /// Pages are not frozen while their protocol is changed.
     AsksForFrozen,
+    /// Pages are locked while their protocol is changed.
+    LocksFrozen,
     /// Pages are not thawed when a change has ended.
     StaysFrozen,
     /// A protocol is changed while requests of the node are under way.

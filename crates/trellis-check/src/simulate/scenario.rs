@@ -139,7 +139,7 @@ pub enum Pattern {
     RangeLocks,
     /// A barrier after every few accesses.
     Phases,
-    /// The protocol of a range is changed between phases.
+    /// One thread of each node changes the protocol of a range, while the others use it.
     Changes,
     /// Anything of the above that needs no barrier.
     Mixed,

@@ -13,10 +13,12 @@ use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
 use trellis_cluster_protocol::coherence::{Event as Kind, Input};
-use trellis_cluster_protocol::node::{RangeLockCall, Resumes};
+use trellis_cluster_protocol::node::{CannotLock, RangeLockCall, Resumes};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
+/// The pause after which a thread looks again whether a page that it locks is thawed.
+const FROZEN_NS: Nanoseconds = 20_000;
 /// A thread that waits for its turn looks at the page so often.
 const TURN_NS: Nanoseconds = 1_000;
 /// What a page is kept for a thread that nobody hears of again, as in the runtime.
@@ -128,7 +130,6 @@ impl<S: Start> World<'_, S> {
             return Ok(());
         }
         thread.doing = Doing::Waiting;
-        let pulls = matches!(thread.action, Some(Action::Pull(_)));
         let page = page_of(thread.action);
         let wanted = workload::wanted(&self.scenario, thread, page);
         let write = thread.asks_write;
@@ -140,10 +141,7 @@ impl<S: Start> World<'_, S> {
             Kind::UpgradeOwner => self.tally.owner_upgrades += 1,
             Kind::UpgradeNotOwner => self.tally.other_upgrades += 1,
         }
-        let input = match pulls {
-            true => Some(Input::Fault { page, write, wanted }),
-            false => self.nodes[usize::from(node)].pages.fault(page, write, wanted),
-        };
+        let input = self.nodes[usize::from(node)].pages.fault(page, write, wanted);
         // A frozen page is waited for until it is thawed.
         input.map_or(Ok(()), |input| self.step(node, input))
     }
@@ -399,10 +397,19 @@ impl<S: Start> World<'_, S> {
     fn lock_rest(&mut self, node: u16, index: u8) -> Result<(), String> {
         let locking = self.thread(node, index).locking.as_ref().expect("it locks a range");
         let (range, stay) = (locking.wanted().expect("a piece is missing"), locking.stay);
-        let input = self.call_for_range(node, index, range, stay);
-        let input =
-            input.map_err(|held| format!("node {node} refuses to lock {range}, because a thread holds {held}"))?;
-        self.step(node, input)
+        match self.call_for_range(node, index, range, stay) {
+            Ok(input) => self.step(node, input),
+            Err(CannotLock::Frozen(_)) => {
+                let thread = self.thread(node, index);
+                thread.plan.push(Action::LockRest);
+                thread.doing = Doing::Thinking;
+                self.queue.put(self.now + FROZEN_NS, Event::Think { node, thread: index });
+                Ok(())
+            }
+            Err(CannotLock::Held(held)) => {
+                Err(format!("node {node} refuses to lock {range}, because a thread holds {held}"))
+            }
+        }
     }
 
     /// A call for pages, which may be refused.
@@ -412,12 +419,16 @@ impl<S: Start> World<'_, S> {
         index: u8,
         range: PageRange,
         stay: Option<Nanoseconds>,
-    ) -> Result<Input, PageRange> {
+    ) -> Result<Input, CannotLock> {
         let (now, fault) = (self.now, self.start.fault());
         let node = &mut self.nodes[usize::from(node)];
         let number = node.ticket();
         let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
-        let input = node.pages.locks.call(RangeLockCall { range, number, thread, stay }, now)?;
+        let call = RangeLockCall { range, number, thread, stay };
+        let input = match fault {
+            NodeFault::LocksFrozen => node.pages.locks.call(call, now).map_err(CannotLock::Held)?,
+            _ => node.pages.lock(call, now)?,
+        };
         node.threads[usize::from(index)].doing = Doing::Calling(number);
         Ok(input)
     }

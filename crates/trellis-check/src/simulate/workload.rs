@@ -40,6 +40,9 @@ pub(super) fn plan(scenario: &Scenario, node: u16, index: u8, thread: &mut Threa
     pattern = match pattern {
         // Only founders meet at barriers.
         Pattern::Phases if !is_founder => Pattern::Uniform,
+        Pattern::Changes if index > 0 && scenario.protocol.can_lock() && thread.random.once_in(2) => {
+            Pattern::RangeLocks
+        }
         Pattern::Phases | Pattern::Barriers | Pattern::Changes if index > 0 => Pattern::Uniform,
         Pattern::RangeLocks if !scenario.protocol.can_lock() => Pattern::Hot,
         other => other,
@@ -161,7 +164,9 @@ impl Drawing<'_> {
 
     fn range_lock(&mut self) {
         let page = self.any_page();
-        let after = self.thread.random.below(u64::from(LOCKED_PAGES_MAX)) as u32;
+        // Neighbours may have different protocols, which one call cannot lock.
+        let after_max = if self.scenario.pattern == Pattern::Changes { 1 } else { LOCKED_PAGES_MAX };
+        let after = self.thread.random.below(u64::from(after_max)) as u32;
         let end = self.scenario.layout.end_of_run(page, 1 + after);
         let stay = self.thread.random.once_in(4).then(|| 1_000 * self.thread.random.between(1, 400));
         self.push(Action::Lock(page, end, stay));

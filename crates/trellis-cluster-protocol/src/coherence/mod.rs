@@ -639,7 +639,7 @@ pub trait Coherence {
     ///
     /// # Errors
     ///
-    /// This is one protocol, or [`PROTOCOLS_MAX`] of them, none of which is `protocol`. Nothing has changed.
+    /// This value is a single protocol; or it already has [`PROTOCOLS_MAX`] others. Nothing has changed.
     fn change(&mut self, _range: PageRange, _protocol: Protocol) -> Result<(), CannotChange> {
         Err(CannotChange)
     }

@@ -192,6 +192,11 @@ impl Changes {
 }
 
 impl Change {
+    /// Whether the node waits in the last barrier. It cannot give up there: other nodes may have changed.
+    pub fn is_in_last_barrier(&self) -> bool {
+        self.step == Step::LastBarrier
+    }
+
     /// Takes how the last order ended, and returns the next order.
     ///
     /// # Panics

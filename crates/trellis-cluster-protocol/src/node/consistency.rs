@@ -1,7 +1,17 @@
 //! Release consistency on a whole node: what it does before it releases something and after it acquired something.
 //!
-//! A node that is about to release something carries out [`PublicationStep::ALL`] in order. After an acquire it applies
-//! what [`Consistency::refresh`] returns. Every message that releases something carries what its receiver may not know
+//! A node that is about to release something publishes what it stored:
+//!
+//! 1. In every shard it compares the pages that stay open ([`super::Shard::look_for_stores`]). The kernel looks for marks
+//!    in the chunks that are watched ([`super::Shard::watched`], [`super::Shard::marked`]). The protocol gets
+//!    [`crate::coherence::Input::Stored`] for each page that was found.
+//! 2. The node calls [`Consistency::begin`]. Every shard publishes ([`super::Shard::publish`]): the node calls
+//!    [`Consistency::owes`] before it steps the protocol of the shard. After the last shard it calls
+//!    [`Consistency::published`].
+//! 3. It waits until [`Consistency::published`] returns the publisher.
+//! 4. It calls [`Consistency::end`]. If it has waited too long, it does so too, and releases nothing.
+//!
+//! After an acquire the node applies what [`Consistency::refresh`] returns. Every message that releases something carries what its receiver may not know
 //! ([`Intervals::append_notices`]), in the order in which the notices were appended, because notices depend on earlier
 //! ones.
 //!
@@ -23,27 +33,6 @@ const TOGETHER_BYTES_MAX: usize = 256 << 10;
 /// token must not wait long for them.
 const CARRIED_PAGES_MAX: usize = 4;
 const CARRIED_BYTES_MAX: usize = 16 << 10;
-
-/// A step of a node that publishes. Each step begins when the previous one is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PublicationStep {
-    /// In every shard it compares the pages that stay open ([`super::Shard::look_for_stores`]). Then it has the kernel
-    /// look for marks ([`super::Shard::watched`], [`super::Shard::marked`]).
-    LookForStores,
-    /// It calls [`Consistency::begin`], and has every shard publish ([`super::Shard::publish`]): before each of these
-    /// steps it calls [`Consistency::owes`], and after the last one [`Consistency::published`].
-    Publish,
-    /// It waits until [`Consistency::published`] returns the publisher.
-    Await,
-    /// It calls [`Consistency::end`], also if it has waited too long. In that case it releases nothing.
-    End,
-}
-
-impl PublicationStep {
-    /// All steps, in order.
-    pub const ALL: [PublicationStep; 4] =
-        [PublicationStep::LookForStores, PublicationStep::Publish, PublicationStep::Await, PublicationStep::End];
-}
 
 /// The sizes of a publication, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,9 +90,10 @@ impl Consistency {
         self.owed += count;
     }
 
-    /// A shard has answered ([`crate::coherence::Effect::Published`]), or all shards have begun. Returns the publisher if
-    /// the publication is over.
+    /// A shard that owed an answer has answered ([`crate::coherence::Effect::Published`]), or all shards have begun.
+    /// Returns the publisher if the publication is over.
     pub fn published(&mut self) -> Option<u32> {
+        debug_assert!(self.owed > 0, "an answer that no shard owed");
         self.owed -= 1;
         if self.owed == 0 { self.publisher } else { None }
     }
@@ -150,6 +140,7 @@ impl Iterator for Refreshing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coherence::hlrc::intervals::NOTICES_MAX;
     use crate::page::CHUNK_PAGES;
     use crate::sync;
     use crate::wire::Message;
@@ -157,7 +148,7 @@ mod tests {
     const PAGES: u32 = 3 * CHUNK_PAGES + 7;
 
     fn consistency(me: u16) -> Consistency {
-        Consistency::new(NodeId(me), 2, PAGES, true, 4)
+        Consistency::new(NodeId(me), 3, PAGES, true, 4)
     }
 
     fn notice(page: u32, stamp: u64) -> Notice {
@@ -212,8 +203,19 @@ mod tests {
 
     #[test]
     fn where_any_page_may_have_changed_every_page_is_named() {
-        let refreshing = Refreshing { all: 0..PAGES, notices: Vec::new().into_iter() };
-        let told: Vec<(u32, u64)> = refreshing.map(|notice| (notice.range.end(), notice.stamp)).collect();
+        let (mut one, mut other) = (consistency(0), consistency(1));
+        for interval in 0..NOTICES_MAX as u64 + 10 {
+            one.knowledge.intervals.note(notice((interval % 1000) as u32, interval));
+            one.end();
+            // An interval that was sent to a node has ended.
+            one.knowledge.intervals.append_notices(NodeId(2), &mut Vec::new());
+        }
+        let mut attached = Vec::new();
+        one.knowledge.intervals.append_notices(NodeId(1), &mut attached);
+        let token = Message::Sync(sync::Message::LockToken(0));
+        assert_eq!(other.knowledge.hear(NodeId(0), token, &attached), Ok(Some(token)));
+        let refreshing = other.refresh().expect("more changed than is told one by one");
+        let told: Vec<(u32, u64)> = refreshing.take(4).map(|notice| (notice.range.end(), notice.stamp)).collect();
         let ends = [CHUNK_PAGES, 2 * CHUNK_PAGES, 3 * CHUNK_PAGES, PAGES];
         assert_eq!(told, ends.map(|end| (end, u64::MAX)));
     }

@@ -5,10 +5,11 @@
 //! changes its own choice ([`Shard::let_go`], [`Shard::change`]). At the end it thaws the pages, and wakes the threads
 //! that wait for them.
 //!
-//! Promises: while pages are frozen, neither a thread nor a guess of this node requests them. It must never hold a page
-//! for a thread of the time before the change.
+//! Promises: while pages are frozen, no thread of this node requests or locks them, and no guess requests them. After the
+//! change, no page is held for a thread that waited for it before the change.
 
-use super::Shard;
+use super::{RangeLockCall, Shard};
+use crate::Nanoseconds;
 use crate::coherence::{CannotChange, Coherence, Input, Protocol};
 use crate::page::{Access, PageIndex, PageRange};
 use alloc::vec::Vec;
@@ -19,10 +20,26 @@ use core::ops::Range;
 pub enum Pulling {
     /// The protocol may be changed: the page is untouched, or held only here.
     Here,
-    /// It steps its protocol with this fault, waits for the page, steps it with [`Input::Resumed`], and asks again.
+    /// The home steps its protocol with this fault. It waits for the page, steps the protocol with [`Input::Resumed`],
+    /// and calls [`Shard::pull`] again.
     Fault(Input),
-    /// It does the same, but the request is already under way.
+    /// The home does the same without the fault: the page is here, and something about it is still under way.
     Await,
+}
+
+/// Why a thread cannot lock pages now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CannotLock {
+    /// This page is frozen: the thread waits until it is thawed, and calls again.
+    Frozen(PageIndex),
+    /// The thread holds these pages already, and would wait for itself.
+    Held(PageRange),
+}
+
+/// The input with which a home requests pages whose protocol is to change ([`Shard::away`]). They are frozen, so no
+/// thread of the program requests them.
+pub fn gathering(wanted: PageRange) -> Input {
+    Input::Prefetch { wanted, write: true, announced: true }
 }
 
 impl<C: Coherence> Shard<C> {
@@ -57,6 +74,18 @@ impl<C: Coherence> Shard<C> {
         (!is_frozen).then_some(Input::Prefetch { wanted, write, announced })
     }
 
+    /// A thread locks pages, which may be frozen ([`super::RangeLocks::call`]).
+    ///
+    /// # Errors
+    ///
+    /// [`CannotLock`]; nothing has changed.
+    pub fn lock(&mut self, call: RangeLockCall, now: Nanoseconds) -> Result<Input, CannotLock> {
+        if let Some(page) = call.range.pages().find(|&page| self.is_frozen(page)) {
+            return Err(CannotLock::Frozen(page));
+        }
+        self.locks.call(call, now).map_err(CannotLock::Held)
+    }
+
     /// The first page of `run` for which a request of this node is under way.
     pub fn unsettled(&self, run: PageRange) -> Option<PageIndex> {
         run.pages().find(|&page| self.protocol.is_pending(page))
@@ -81,8 +110,8 @@ impl<C: Coherence> Shard<C> {
         }
     }
 
-    /// The inputs with which the pages of `run` that are here are held for no thread any more. The threads run on
-    /// whatever happens, because the view of a home does not change.
+    /// The inputs after which no page of `run` that is here is held for a thread. The threads run on in any case, because
+    /// the view of a home does not change.
     pub fn let_go(&self, run: PageRange) -> Vec<Input> {
         let is_here = |page: &PageIndex| self.protocol.access(*page) != Access::None;
         run.pages().filter(is_here).map(|page| Input::Resumed { page }).collect()
@@ -150,7 +179,33 @@ mod tests {
         let mut effects = Vec::new();
         shard.protocol.step(0, Input::Message { from: NodeId(1), message: request }, &mut effects);
         assert_eq!(shard.away(range(0, 8)), Some(range(3, 2)));
+        assert_eq!(shard.away(range(4, 4)), Some(range(4, 1)));
         let fault = Input::Fault { page: PageIndex(3), write: true, wanted: range(3, 1) };
         assert_eq!(shard.pull(PageIndex(3)), Pulling::Fault(fault));
+    }
+
+    #[test]
+    fn a_frozen_page_is_locked_by_no_thread() {
+        let mut shard = shard();
+        let call = RangeLockCall { range: range(2, 4), number: 1, thread: 1, stay: None };
+        shard.freeze(5..9);
+        assert_eq!(shard.lock(call, 0), Err(CannotLock::Frozen(PageIndex(5))));
+        shard.thaw();
+        assert!(shard.lock(call, 0).is_ok());
+        let again = RangeLockCall { number: 2, ..call };
+        assert_eq!(shard.lock(again, 0), Err(CannotLock::Held(range(2, 4))));
+    }
+
+    #[test]
+    fn after_a_change_no_page_is_held() {
+        let mut shard = shard();
+        let mut effects = Vec::new();
+        shard.protocol.step(0, Input::Fault { page: PageIndex(3), write: true, wanted: range(3, 1) }, &mut effects);
+        assert_eq!(shard.unsettled(range(0, 8)), None, "a home that touches a page first asks no other node");
+        assert_eq!(shard.let_go(range(0, 8)), [Input::Resumed { page: PageIndex(3) }]);
+        shard.timers.hold(PageIndex(3), 0, 10);
+        shard.change(range(0, 8), Protocol::DYNAMIC).expect("two protocols are not too many");
+        assert_eq!(shard.pop_due(Nanoseconds::MAX), None);
+        assert_eq!(shard.protocol.access(PageIndex(3)), Access::Write);
     }
 }

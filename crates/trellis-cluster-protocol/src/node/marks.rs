@@ -8,7 +8,7 @@
 //! stays open to stores is compared instead ([`OpenPages`]). It must never read memory: its callers compare and protect.
 
 use super::open_pages::{Found, OpenPages};
-use crate::coherence::{Coherence, Geometry, Input};
+use crate::coherence::{Coherence, Geometry};
 use crate::page::{CHUNK_PAGES, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,11 +17,12 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Marks {
     open: OpenPages,
-    /// One bit for each chunk of the shard: whether it may have watched pages.
+    /// One bit for each chunk of the shard: whether it may have watched pages; and the number of these bits.
     watched: Vec<u64>,
+    watched_chunks: u32,
     /// A page was taken away since the last publication, so some chunk may have no watched page any more.
     is_doubtful: bool,
-    /// The number of the publication that includes what is stored now, cut off.
+    /// The number of the next publication, modulo 256.
     publication: u8,
 }
 
@@ -37,6 +38,7 @@ impl Marks {
         Marks {
             open: OpenPages::new(stored_in_a_row),
             watched: vec![0; chunks.div_ceil(64)],
+            watched_chunks: 0,
             is_doubtful: false,
             publication: 0,
         }
@@ -72,7 +74,7 @@ impl Marks {
 
     /// Whether some page may be watched. If not, nothing has to be looked for.
     pub(super) fn is_watching(&self) -> bool {
-        self.watched.iter().any(|&word| word != 0)
+        self.watched_chunks > 0
     }
 
     /// A publication begins: appends to `stored` the pages that stay open and were stored to. `differs` says whether a
@@ -94,37 +96,47 @@ impl Marks {
 
     /// The chunks at which the kernel must look, ascending.
     pub(super) fn chunks(&self, geometry: &Geometry) -> impl Iterator<Item = PageRange> {
-        let all = 0..self.watched.len() as u32 * 64;
-        let is_watched = |&chunk: &u32| self.watched[chunk as usize / 64] >> (chunk % 64) & 1 != 0;
-        all.filter(is_watched).map(|chunk| pages_of(geometry, chunk))
+        set_bits(&self.watched).map(|chunk| pages_of(geometry, chunk))
     }
 
-    /// The kernel marked the pages of `range`: the inputs of the protocol. Marks of pages that stay open say nothing.
-    pub(super) fn marked(&self, geometry: &Geometry, range: PageRange) -> impl Iterator<Item = Input> {
-        let mut next = range.first().0;
-        core::iter::from_fn(move || {
-            let is_open = |page: u32| self.open.is_open(geometry, PageIndex(page));
-            let first = (next..range.end()).find(|&page| !is_open(page))?;
-            next = (first..range.end()).find(|&page| is_open(page)).unwrap_or(range.end());
-            Some(Input::Stored { range: PageRange::around(PageIndex(first), first, next) })
-        })
+    /// The kernel marked the pages of `range`: the first of them in a row about which the marks say something. Marks of
+    /// pages that stay open say nothing.
+    pub(super) fn marked(&self, geometry: &Geometry, range: PageRange) -> Option<PageRange> {
+        let is_open = |page: u32| self.open.is_open(geometry, PageIndex(page));
+        let first = range.pages().find(|page| !is_open(page.0))?;
+        let end = (first.0..range.end()).find(|&page| is_open(page)).unwrap_or(range.end());
+        Some(PageRange::around(first, first.0, end))
     }
 
     fn watch(&mut self, geometry: &Geometry, range: PageRange) {
         let chunk = geometry.slot(range.first()) / CHUNK_PAGES as usize;
-        self.watched[chunk / 64] |= 1 << (chunk % 64);
+        let (word, bit) = (&mut self.watched[chunk / 64], 1 << (chunk % 64));
+        self.watched_chunks += u32::from(*word & bit == 0);
+        *word |= bit;
     }
 
     fn forget_unwatched(&mut self, geometry: &Geometry, protocol: &impl Coherence) {
-        for (place, word) in self.watched.iter_mut().enumerate() {
-            for bit in (0..64).filter(|bit| *word >> bit & 1 != 0).collect::<Vec<u32>>() {
-                let chunk = place as u32 * 64 + bit;
+        for place in 0..self.watched.len() {
+            for chunk in set_bits(&[self.watched[place]]).map(|bit| place as u32 * 64 + bit) {
                 if !pages_of(geometry, chunk).pages().any(|page| protocol.is_watched(page)) {
-                    *word &= !(1 << bit);
+                    self.watched[place] &= !(1 << (chunk % 64));
+                    self.watched_chunks -= 1;
                 }
             }
         }
     }
+}
+
+/// The numbers of the bits that are set, ascending.
+fn set_bits(words: &[u64]) -> impl Iterator<Item = u32> {
+    words.iter().enumerate().flat_map(|(place, &word)| {
+        let mut rest = word;
+        core::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+            rest &= rest - 1;
+            Some(place as u32 * 64 + bit)
+        })
+    })
 }
 
 /// The pages of one of the shard's chunks.
@@ -137,7 +149,7 @@ fn pages_of(geometry: &Geometry, chunk: u32) -> PageRange {
 mod tests {
     use super::*;
     use crate::Nanoseconds;
-    use crate::coherence::Effect;
+    use crate::coherence::{Effect, Input};
     use crate::homes::{Home, Interleaved};
     use crate::node::STORED_IN_A_ROW;
     use crate::page::{Access, NodeId};
@@ -181,9 +193,9 @@ mod tests {
         }
     }
 
-    const SHARDS: u32 = 4;
+    const SHARDS: u32 = 2;
 
-    /// The second of four shards of a region of 200 chunks and a part.
+    /// The second of two shards of a region of 200 chunks and a part, so that the bits of its chunks need two words.
     fn geometry() -> Geometry {
         let (pages, home) = (200 * CHUNK_PAGES + 10, Home::Interleaved(Interleaved));
         Geometry { me: NodeId(0), nodes: 2, founders: 2, pages, shard: 1, shards: SHARDS, home, marks: true }
@@ -221,6 +233,10 @@ mod tests {
         marks.revoked(&geometry(), one(first));
         look(&mut marks, &protocol);
         assert_eq!(chunks(&marks), [197]);
+        protocol.0.clear();
+        marks.revoked(&geometry(), one(last));
+        look(&mut marks, &protocol);
+        assert!(!marks.is_watching());
     }
 
     #[test]
@@ -240,10 +256,10 @@ mod tests {
         let protocol = Watches((CHUNK_PAGES..2 * CHUNK_PAGES).collect());
         let protect = |range| panic!("{range} is protected");
         marks.downgraded(&geometry(), &protocol, one(open), protect).unwrap_or_else(|(): ()| unreachable!());
-        let stored = |first, count| PageRange::new(PageIndex(first), count).map(|range| Input::Stored { range });
+        let pages = |first, count| PageRange::new(PageIndex(first), count);
         let range = PageRange::new(PageIndex(open - 2), 4).unwrap();
-        let inputs: Vec<_> = marks.marked(&geometry(), range).map(Some).collect();
-        assert_eq!(inputs, [stored(open - 2, 2), stored(open + 1, 1)]);
-        assert_eq!(marks.marked(&geometry(), one(open)).count(), 0);
+        assert_eq!(marks.marked(&geometry(), range), pages(open - 2, 2));
+        assert_eq!(marks.marked(&geometry(), range.from(open).unwrap()), pages(open + 1, 1));
+        assert_eq!(marks.marked(&geometry(), one(open)), None);
     }
 }

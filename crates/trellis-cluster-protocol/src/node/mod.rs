@@ -19,8 +19,8 @@ mod shard;
 mod take_over;
 mod timers;
 
-pub use consistency::{Consistency, PublicationLimits, PublicationStep, Refreshing, carried_pages_max};
-pub use frozen::Pulling;
+pub use consistency::{Consistency, PublicationLimits, Refreshing, carried_pages_max};
+pub use frozen::{CannotLock, Pulling, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
 use marks::Marks;

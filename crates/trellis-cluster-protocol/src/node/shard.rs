@@ -180,9 +180,10 @@ impl<C: Coherence> Shard<C> {
         self.marks.iter().flat_map(|marks| marks.chunks(&self.geometry))
     }
 
-    /// The inputs that follow when the kernel finds the pages of `range`, all of one chunk, marked.
-    pub fn marked(&self, range: PageRange) -> impl Iterator<Item = Input> {
-        self.marks.iter().flat_map(move |marks| marks.marked(&self.geometry, range))
+    /// The kernel found the pages of `range`, all of one chunk, marked: the first of them in a row that are
+    /// [`Input::Stored`]. Call it again with the rest of the range.
+    pub fn marked(&self, range: PageRange) -> Option<PageRange> {
+        self.marks.as_ref().and_then(|marks| marks.marked(&self.geometry, range))
     }
 
     /// The input with which the shard publishes, and the number of [`Effect::Published`] that it owes from then on, in
@@ -228,7 +229,7 @@ impl<C: Coherence> Shard<C> {
 mod tests {
     use super::*;
     use crate::Access;
-    use crate::coherence::{Protocol, Running};
+    use crate::coherence::{Content, Protocol, Ranges, Running};
     use crate::homes::{Home, Manager};
     use crate::node::RangeLockCall;
 
@@ -245,6 +246,30 @@ mod tests {
 
     fn no_clock() -> Nanoseconds {
         panic!("the clock is read")
+    }
+
+    #[test]
+    fn every_protocol_of_a_shard_owes_an_answer_to_a_publication_once() {
+        let geometry = Geometry { me: NodeId(1), ..shard().geometry };
+        let [invalidate, update] = ["hlrc(invalidate)", "hlrc(update)"].map(|name| name.parse().expect("a protocol"));
+        let mut shard = Shard::new(Ranges::new(invalidate, geometry), geometry, NodeId(0));
+        shard.change(PageRange::one(PAGE), update).expect("two protocols are not too many");
+        let limits = PublicationLimits::of(4096, 1);
+        assert_eq!(shard.publish(&limits), None, "nothing was stored");
+        let mut effects = Vec::new();
+        for page in [PAGE, PageIndex(3)] {
+            let range = PageRange::one(page);
+            let store = Input::Fault { page, write: true, wanted: range };
+            shard.protocol.step(0, store, &mut effects);
+            let content = Content::Zero;
+            let copy = Message::Copy { demand: page, range, content, stamp: 0, home: false };
+            shard.protocol.step(0, Input::Message { from: NodeId(0), message: copy }, &mut effects);
+            shard.protocol.step(0, store, &mut effects);
+        }
+        let (input, owed) = shard.publish(&limits).expect("both have something to publish");
+        assert_eq!(owed, 2);
+        shard.protocol.step(0, input, &mut effects);
+        assert_eq!(shard.publish(&limits), Some((input, 0)), "both owe their answers already");
     }
 
     #[test]

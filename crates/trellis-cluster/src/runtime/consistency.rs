@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input};
-use trellis_cluster_protocol::node::{self, PublicationLimits, PublicationStep, carried_pages_max};
+use trellis_cluster_protocol::node::{self, PublicationLimits, carried_pages_max};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
-use super::Node;
 use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Waiting, runs, shard_number};
 use super::progress::Waited;
+use super::{Node, SHARDS};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
 use trellis_record::LiveCounters;
@@ -82,8 +82,9 @@ impl Consistency {
         lock(&self.state).knowledge.intervals.note(notice);
     }
 
-    /// Stores to `page` may be noticed by marks from now on.
+    /// The shard of `page` may have pages whose stores are noticed by marks.
     pub(super) fn watch(&self, page: PageIndex) {
+        const { assert!(SHARDS <= u32::BITS, "each shard has a bit") };
         let bit = 1 << shard_number(page);
         if self.watching.load(Ordering::Relaxed) & bit == 0 {
             self.watching.fetch_or(bit, Ordering::AcqRel);
@@ -103,23 +104,13 @@ impl Node {
         let started = self.now();
         let _inside = self.inside(started);
         let mut turn = lock(&self.consistency.turn);
-        let (mut ticket, mut early, mut waited) = (None, None, Waited::Done);
-        for step in PublicationStep::ALL {
-            match step {
-                PublicationStep::LookForStores => self.look_for_stores(&mut turn),
-                PublicationStep::Publish => {
-                    let ticket = ticket.insert(self.waiters.take());
-                    early = self.poll_early();
-                    self.publish_shards(ticket.name());
-                }
-                PublicationStep::Await => {
-                    let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));
-                    let ticket = ticket.as_ref().expect("the shards have begun");
-                    waited = self.wait_polling(early.take(), ticket, Wait::Publication, deadline);
-                }
-                PublicationStep::End => lock(&self.consistency.state).end(),
-            }
-        }
+        self.look_for_stores(&mut turn);
+        let ticket = self.waiters.take();
+        let early = self.poll_early();
+        self.publish_shards(ticket.name());
+        let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));
+        let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
+        lock(&self.consistency.state).end();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
         match waited {
             Waited::Done => Ok(()),
@@ -199,8 +190,11 @@ impl Node {
             let found = &mut |page: usize, count: usize| {
                 for run in runs(page as u32..(page + count) as u32) {
                     let mut shard = lock(self.shard_of(run.first()));
-                    let marked: Vec<Input> = shard.node.marked(run).collect();
-                    marked.into_iter().for_each(|input| self.step(&mut shard, input));
+                    let mut rest = Some(run);
+                    while let Some(range) = rest.and_then(|rest| shard.node.marked(rest)) {
+                        self.step(&mut shard, Input::Stored { range });
+                        rest = run.from(range.end());
+                    }
                 }
             };
             if let Err(error) = self.region.stored_to(first as usize, (end - first) as usize, found) {

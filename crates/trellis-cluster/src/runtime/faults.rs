@@ -7,7 +7,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use trellis_cluster_protocol::coherence::{Coherence, Event, Input};
+use trellis_cluster_protocol::coherence::{Coherence, Event};
+use trellis_cluster_protocol::node::gathering;
 use trellis_cluster_protocol::prefetch::Request;
 use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use trellis_memory::{Fault, FaultServer};
@@ -208,11 +209,9 @@ impl Node {
     }
 
     fn ask_ahead(&self, shard: &mut super::Shard, wanted: PageRange, write: bool, why: Why) {
-        let announced = why != Why::Guessed;
         let input = match why {
-            // These pages are frozen: no thread of the program asks for them.
-            Why::Gathered => Some(Input::Prefetch { wanted, write, announced }),
-            Why::Guessed | Why::Announced => shard.node.prefetch(wanted, write, announced),
+            Why::Gathered => Some(gathering(wanted)),
+            Why::Guessed | Why::Announced => shard.node.prefetch(wanted, write, why == Why::Announced),
         };
         let Some(input) = input else { return };
         LiveCounters::add(&self.counters().prefetched_pages, u64::from(wanted.count()));

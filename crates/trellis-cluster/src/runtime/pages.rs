@@ -254,8 +254,9 @@ impl Node {
                 self.region.revoke(place(range).0, place(range).1)
             }
             Effect::Downgrade(range) => {
+                let done = shard.node.downgrade(range, |run| self.region.downgrade(place(run).0, place(run).1));
                 self.watch(shard, range);
-                shard.node.downgrade(range, |run| self.region.downgrade(place(run).0, place(run).1))
+                done
             }
             Effect::KeepTwin(range) => {
                 self.region.keep_twin(place(range).0, place(range).1);
@@ -312,9 +313,9 @@ impl Node {
         }
     }
 
-    /// Publications look at the shard from now on, if the kernel marks stores to these pages.
+    /// Publications look at the shard of these pages from now on, if it has pages whose stores the kernel marks.
     fn watch(&self, shard: &Shard, range: PageRange) {
-        if shard.node.protocol.is_watched(range.first()) {
+        if shard.node.is_watching() {
             self.consistency.watch(range.first());
         }
     }

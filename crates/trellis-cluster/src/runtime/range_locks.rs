@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use trellis_cluster_protocol::coherence::Coherence;
 use trellis_cluster_protocol::coherence::choices::{Layer, Waiting as LockWaiting};
-use trellis_cluster_protocol::node::{LockedRange, RangeLockCall};
+use trellis_cluster_protocol::node::{CannotLock, LockedRange, RangeLockCall};
 use trellis_cluster_protocol::{Access, PageRange};
 
 use super::ordered::lock;
@@ -127,26 +127,30 @@ impl Node {
     fn lock_run(&self, rest: PageRange, stay: Option<u64>, started: u64) -> Result<(PageRange, u32, bool), WaitError> {
         let ticket = self.waiters.take();
         let deadline = started.saturating_add(Wait::LockRange(0).limit_ns(&self.config));
-        let mut shard = lock(self.shard_of(rest.first()));
-        while let Some(page) = rest.pages().find(|&page| shard.node.is_frozen(page)) {
-            shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            drop(shard);
-            self.wait_for_lock(&ticket, rest, deadline)?;
-            ticket.rearm();
-            shard = lock(self.shard_of(rest.first()));
-        }
-        let range = shard.node.protocol.alike(rest.first(), rest);
-        self.refuse_unlockable(&shard, range)?;
-        let number = self.lock_calls.fetch_add(1, Ordering::Relaxed);
-        // This releases locks whose time is over. One whose time ends from now on is still held for this call.
-        let now = self.now();
-        self.release_due(&mut shard);
-        let call = RangeLockCall { range, number, thread: this_thread(), stay };
-        let input = shard.node.locks.call(call, now).map_err(|held| {
-            WaitError::Misuse(format!(
-                "this thread holds {held} already, and would wait for itself; give them back before, or lock them together"
-            ))
-        })?;
+        let (mut shard, range, number, input) = loop {
+            let mut shard = lock(self.shard_of(rest.first()));
+            let range = shard.node.protocol.alike(rest.first(), rest);
+            self.refuse_unlockable(&shard, range)?;
+            let number = self.lock_calls.fetch_add(1, Ordering::Relaxed);
+            // This releases locks whose time is over. One whose time ends from now on is still held for this call.
+            let now = self.now();
+            self.release_due(&mut shard);
+            match shard.node.lock(RangeLockCall { range, number, thread: this_thread(), stay }, now) {
+                Ok(input) => break (shard, range, number, input),
+                Err(CannotLock::Frozen(page)) => {
+                    shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
+                    drop(shard);
+                    self.wait_for_lock(&ticket, rest, deadline)?;
+                    ticket.rearm();
+                }
+                Err(CannotLock::Held(held)) => {
+                    return Err(WaitError::Misuse(format!(
+                        "this thread holds {held} already, and would wait for itself; give them back before, or lock \
+                         them together"
+                    )));
+                }
+            }
+        };
         shard.waiting.push(Waiting::Lock { call: number, ticket: ticket.name() });
         self.step(&mut shard, input);
         let waits = shard.sent > 0 || !ticket.is_done();
