@@ -21,7 +21,7 @@ use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::wire::{self, Limits, Message};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 use trellis_fabric_protocol::lease::server::{Input as Fact, RangeServer};
-use trellis_fabric_protocol::lease::{Ask, Effect as Order, Message as Said, Party, Status, Timing};
+use trellis_fabric_protocol::lease::{Ask, Effect as Order, Host, Message as Said, Party, Status, Timing};
 
 const PAGE: PageIndex = PageIndex(3);
 const PAGES: u32 = 16;
@@ -35,8 +35,8 @@ fn prove_all() -> bool {
 /// A server grants the first client's request if no other host has copies.
 fn prove_lease() -> bool {
     let mut effects = Vec::new();
-    let mut server = RangeServer::alone(1, 4, Timing::new(1_000, 600, 10, 0), 1, 0, None);
-    let client = Party { host: 2, incarnation: 1 };
+    let mut server = RangeServer::alone(Host(1), 4, Timing::new(1_000, 600, 10, 0), 1, 0, None);
+    let client = Party { host: Host(2), incarnation: 1 };
     server.step(1, Fact::Message(client, Said::Request { page: 3, request: 1, ask: Ask::Update }), &mut effects);
     let is_granted = |effect: &Order| {
         matches!(effect, Order::Send { to, message: Said::Reply { page: 3, status: Status::Ok, .. }, .. } if *to == client)

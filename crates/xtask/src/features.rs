@@ -27,8 +27,12 @@ const FEATURES: &[(&str, &[Needed])] = &[
     ("fabric", &[setup::PACKAGE_FINDER, setup::FABRIC]),
 ];
 
+/// The name that stands for all features.
+const ALL: &str = "all";
+
 /// Builds the command and the library with these features, optimised; returns their location.
 pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Result<Workspace> {
+    let features = &expanded(features);
     let needed = needed(features)?;
     let target = match features.is_empty() {
         true => workspace.target.clone(),
@@ -56,13 +60,21 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("features")
 }
 
+/// The features with each of them in place of [`ALL`].
+fn expanded(features: &[String]) -> Vec<String> {
+    match features.iter().any(|feature| feature == ALL) {
+        true => FEATURES.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        false => features.to_vec(),
+    }
+}
+
 /// The system packages that these features need; an error for an unknown feature.
 fn needed(features: &[String]) -> Result<Vec<Needed>> {
     let mut all = Vec::new();
     for feature in features {
         let Some((_, needed)) = FEATURES.iter().find(|(name, _)| name == feature) else {
             let names: Vec<&str> = FEATURES.iter().map(|(name, _)| *name).collect();
-            bail!("there is no feature `{feature}`; there are {}", names.join(", "));
+            bail!("there is no feature `{feature}`; there are {}, and `{ALL}` for all of them", names.join(", "));
         };
         all.extend_from_slice(needed);
     }
@@ -78,8 +90,12 @@ mod tests {
         let error = needed(&["etc".to_owned()]).map(|_| ()).unwrap_err().to_string();
         assert_eq!(
             error,
-            "there is no feature `etc`; there are bpf, bigtable, datastore, etcd, spanner, openflow, stores, fabric"
+            "there is no feature `etc`; there are bpf, bigtable, datastore, etcd, spanner, openflow, stores, fabric, \
+             and `all` for all of them"
         );
+        let all = expanded(&["etcd".to_owned(), ALL.to_owned()]);
+        assert_eq!(all.len(), FEATURES.len());
+        assert!(needed(&all).is_ok());
         assert_eq!(needed(&["etcd".to_owned(), "bigtable".to_owned()]).unwrap().len(), 2);
     }
 

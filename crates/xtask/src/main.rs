@@ -115,7 +115,7 @@ enum Task {
         #[arg(long)]
         prefix: PathBuf,
         /// Features that the default build omits: the stores bigtable, datastore, etcd, spanner (all: stores), the
-        /// switches bpf and openflow, the link fabric.
+        /// switches bpf and openflow, the link fabric; `all` for all of them.
         #[arg(long, value_delimiter = ',', value_name = "FEATURE,...")]
         features: Vec<String>,
     },

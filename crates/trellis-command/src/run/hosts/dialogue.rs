@@ -132,7 +132,6 @@ pub(crate) enum Order {
     /// End what the nodes left running, hand the records over, and end.
     Finish { has_failed: bool },
     /// The launcher is there.
-    #[serde(rename = "Beat")]
     Heartbeat,
 }
 
@@ -188,7 +187,6 @@ pub(crate) enum Report {
     /// Nothing is left of the nodes.
     Finished,
     /// The agent is there.
-    #[serde(rename = "Beat")]
     Heartbeat,
 }
 
