@@ -97,6 +97,8 @@ pub struct Hlrc {
     together_max: u32,
     /// A publication is under way.
     is_publishing: bool,
+    /// When the publication began, diffs of an earlier one or of dropped pages were under way.
+    overlaps: bool,
     /// Pages of the last publication that may travel with the token of a lock.
     carryable: Vec<carried::Carryable>,
     /// Diffs and updates that this node waits for.
@@ -244,6 +246,7 @@ impl Hlrc {
             unacknowledged_max: 0,
             together_max: 1,
             is_publishing: false,
+            overlaps: false,
             carryable: Vec::new(),
             awaited: Vec::with_capacity(64),
             late: Vec::new(),

@@ -40,6 +40,7 @@ impl Hlrc {
     pub(super) fn publish(&mut self, unacknowledged_max: u32, together_max: u32, effects: &mut Vec<Effect>) {
         debug_assert!(self.is_publishing || self.unsent.is_empty(), "what is not sent belongs to a publication");
         self.is_publishing = true;
+        self.overlaps = !(self.awaited.is_empty() && self.late.is_empty());
         self.unacknowledged_max = unacknowledged_max.max(1);
         self.together_max = together_max.max(1);
         if !self.dirty.is_empty() {
@@ -52,11 +53,14 @@ impl Hlrc {
         self.go_on_publishing(effects);
     }
 
-    /// Sends what may be sent, and ends the publication when everything is acknowledged.
+    /// Sends what may be sent, and ends the publication when everything is acknowledged. A page waits while an earlier diff
+    /// of it is under way, from a publication that took too long: on some links one could overtake the other.
     pub(super) fn go_on_publishing(&mut self, effects: &mut Vec<Effect>) {
         if !self.is_publishing {
             return;
         }
+        let mut waiting = Vec::new();
+        let waits = |this: &Hlrc, page| this.overlaps && this.is_awaited(page);
         while let Some(&page) = self.unsent.last()
             && self.awaited.iter().map(|awaited| awaited.pages.count()).sum::<u32>() < self.unacknowledged_max
         {
@@ -67,10 +71,15 @@ impl Hlrc {
             if !self.has(page, DIRTY) {
                 continue;
             }
+            if waits(self, page) {
+                waiting.push(page);
+                continue;
+            }
             while let Some(&next) = self.unsent.last()
                 && pages.window_holds(next)
                 && pages.count() < self.together_max
                 && self.has(next, DIRTY)
+                && !waits(self, next)
                 && home_of(self, next) == home
             {
                 pages = pages.with(next);
@@ -81,6 +90,7 @@ impl Hlrc {
                 None => self.publish_at_home(pages, effects),
             }
         }
+        self.unsent.extend(waiting.into_iter().rev());
         if self.unsent.is_empty() && self.awaited.is_empty() && self.late.is_empty() {
             self.is_publishing = false;
             effects.push(Effect::Published);
@@ -287,5 +297,53 @@ impl Hlrc {
         }
         let kept = kept.map_or(0, PageSet::mask);
         effects.push(Effect::Send { to: from, message: Message::Updated { pages, number, kept } });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coherence::{Content, Geometry, Input, Protocol};
+    use crate::homes::{Home, Manager};
+
+    /// A publication that took too long is followed by another one of the same page.
+    #[test]
+    fn two_diffs_of_a_page_are_never_under_way_together() {
+        let (me, home) = (NodeId(1), NodeId(0));
+        let geometry = Geometry {
+            me,
+            nodes: 2,
+            founders: 2,
+            pages: 4,
+            shard: 0,
+            shards: 1,
+            home: Home::Manager(Manager(home)),
+            marks: false,
+        };
+        let protocol: Protocol = "hlrc(invalidate)".parse().expect("a protocol");
+        let mut node = protocol.start(geometry);
+        let (page, range) = (PageIndex(2), PageRange::one(PageIndex(2)));
+        let mut step = |input| {
+            let mut effects = Vec::new();
+            node.step(0, input, &mut effects);
+            let sent =
+                effects.iter().filter(|effect| matches!(effect, Effect::Send { message: Message::Diff { .. }, .. }));
+            (sent.count(), effects.contains(&Effect::Published))
+        };
+        let store = Input::Fault { page, write: true, wanted: range };
+        let publish = Input::Publish { unacknowledged_max: 64, together_max: 64 };
+        let from_home = |message| Input::Message { from: home, message };
+        let diffed = |number| {
+            let pages = PageSet::one(page);
+            from_home(Message::Diffed { pages, number, stamp: 1, copied: 0, current: pages.mask(), moved: 0 })
+        };
+        step(store);
+        step(from_home(Message::Copy { demand: page, range, content: Content::Zero, stamp: 0, home: false }));
+        step(store);
+        assert_eq!(step(publish), (1, false));
+        step(store);
+        assert_eq!(step(publish), (0, false), "the first diff is under way");
+        assert_eq!(step(diffed(0)), (1, false));
+        assert_eq!(step(diffed(1)), (0, true));
     }
 }
