@@ -54,13 +54,16 @@ impl Hlrc {
     }
 
     /// Sends what may be sent, and ends the publication when everything is acknowledged. A page waits while an earlier diff
-    /// of it is under way, from a publication that took too long: on some links one could overtake the other.
+    /// or update of it is under way, from a publication that took too long: on some links one could overtake the other.
     pub(super) fn go_on_publishing(&mut self, effects: &mut Vec<Effect>) {
         if !self.is_publishing {
             return;
         }
         let mut waiting = Vec::new();
-        let waits = |this: &Hlrc, page| this.overlaps && this.is_awaited(page);
+        let waits = |this: &Hlrc, page| {
+            let is_under_way = |awaited: &Awaited| awaited.pages.contains(page);
+            this.overlaps && (this.awaited.iter().any(is_under_way) || this.late.contains(&page))
+        };
         while let Some(&page) = self.unsent.last()
             && self.awaited.iter().map(|awaited| awaited.pages.count()).sum::<u32>() < self.unacknowledged_max
         {
