@@ -43,7 +43,7 @@ pub enum WaitError {
         what: String,
         /// Its limit in seconds.
         seconds: u64,
-        /// Who is in the way, in words.
+        /// The node or thread for which the call waited, in words.
         whom: String,
     },
     /// The call cannot be carried out as the program made it; the sentence says why.

@@ -37,7 +37,7 @@ pub enum JoinError {
     Region {
         /// The place of the value that was refused.
         place: String,
-        /// What is not available, and why.
+        /// Why the region cannot be mapped.
         source: trellis_memory::RegionError,
     },
     /// No catcher works here.
@@ -54,7 +54,7 @@ pub enum JoinError {
     Link {
         /// The place where the addresses were given.
         place: String,
-        /// What is not available, and why.
+        /// Why the link did not start.
         source: trellis_transport::StartError,
     },
     /// The link `fabric` could not be started.
@@ -63,7 +63,7 @@ pub enum JoinError {
     Fabric {
         /// The place where the link was given.
         place: String,
-        /// What is not available, and why.
+        /// Why the link did not start.
         source: trellis_transport::FabricError,
     },
     /// The system refused a call.

@@ -256,9 +256,9 @@ impl<N: Node> Pages<N> {
         let mut is_ready = true;
         for page in 0..self.instance.pages.len() {
             let home = self.home_of(page);
-            let may_change = self.shown(cluster, home).may_change[page] || cluster.change.done >> home & 1 != 0;
-            is_ready &= may_change;
-            if !may_change && self.matters(cluster, home, Fact::Input(self.gathered(page))) {
+            let may_hand_over = self.shown(cluster, home).may_hand_over[page] || cluster.change.done >> home & 1 != 0;
+            is_ready &= may_hand_over;
+            if !may_hand_over && self.matters(cluster, home, Fact::Input(self.gathered(page))) {
                 actions.push(Action::Gather { node: home, page });
             }
         }

@@ -136,7 +136,7 @@ pub(super) struct Cluster {
     pub(super) leaving: u8,
     /// The node that may leave, if any.
     leaver: Option<usize>,
-    /// What the others take over from that node, as a number of `take_overs`, and whether they have taken over all of it.
+    /// The number in `take_overs` of the pages that are taken over from that node, and whether all of them were.
     pub(super) take_over: u32,
     pub(super) is_taken: bool,
     /// The nodes that were told that it departs, and those that were told that it is gone; one bit each.

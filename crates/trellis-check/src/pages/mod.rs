@@ -113,7 +113,7 @@ struct Shown {
     access: [Access; PAGES_MAX],
     is_pending: [bool; PAGES_MAX],
     /// Whether the protocol of the page may be changed, if this node is its home.
-    may_change: [bool; PAGES_MAX],
+    may_hand_over: [bool; PAGES_MAX],
     /// Pages that are held for a thread, and will be let go at some time.
     held: PageSet,
     /// Alarms that are set, for each of [`PURPOSES`].
@@ -448,14 +448,14 @@ impl<N: Node> Pages<N> {
         let mut shown = Shown {
             access: [Access::None; PAGES_MAX],
             is_pending: [false; PAGES_MAX],
-            may_change: [false; PAGES_MAX],
+            may_hand_over: [false; PAGES_MAX],
             held: 0,
             alarms: [0; PURPOSES.len()],
         };
         for (place, &page) in self.instance.pages.iter().enumerate() {
             shown.access[place] = node.protocol.access(PageIndex(page));
             shown.is_pending[place] = node.protocol.is_pending(PageIndex(page));
-            shown.may_change[place] = node.protocol.may_hand_over(PageIndex(page));
+            shown.may_hand_over[place] = node.protocol.may_hand_over(PageIndex(page));
         }
         let place = |page: PageIndex| self.instance.pages.iter().position(|&other| other == page.0);
         for (input, _) in node.timers.pending().filter(|(_, due)| *due < Nanoseconds::MAX) {

@@ -9,11 +9,11 @@
 //!    [`Consistency::owes`] before it steps the protocol of the shard. After the last shard it calls
 //!    [`Consistency::published`].
 //! 3. It waits until [`Consistency::published`] returns the publisher.
-//! 4. It calls [`Consistency::end`]. If it has waited too long, it does so too, and releases nothing.
+//! 4. It calls [`Consistency::end`], also if it has waited too long. In that case it releases nothing.
 //!
-//! After an acquire the node applies what [`Consistency::refresh`] returns. Every message that releases something carries what its receiver may not know
-//! ([`Intervals::append_notices`]), in the order in which the notices were appended, because notices depend on earlier
-//! ones.
+//! After an acquire the node applies what [`Consistency::refresh`] returns. Every message that releases something carries
+//! what its receiver may not know ([`Intervals::append_notices`]). These messages are sent in the order in which the
+//! notices were appended, because notices depend on earlier ones.
 //!
 //! Promises: a release follows only after every store that was made before it is at its home, and it belongs to an
 //! interval that has ended. A publication that took too long is finished by the next one. Publications follow one
@@ -61,7 +61,7 @@ pub fn carried_pages_max(page_bytes: usize) -> u32 {
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Consistency {
-    /// What this node knows about releases. [`crate::coherence::Effect::Notice`] is noted there.
+    /// The releases that this node knows of. [`crate::coherence::Effect::Notice`] is noted there.
     pub knowledge: Knowledge,
     pages: u32,
     /// The thread that waits for the publication, if one is under way.
@@ -98,7 +98,7 @@ impl Consistency {
         if self.owed == 0 { self.publisher } else { None }
     }
 
-    /// The publisher waits no longer. What was published belongs to an interval that ends now.
+    /// The publisher waits no longer. The interval to which the published pages belong ends now.
     pub fn end(&mut self) {
         self.publisher = None;
         self.knowledge.intervals.close();

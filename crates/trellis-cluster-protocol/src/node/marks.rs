@@ -26,7 +26,7 @@ pub(super) struct Marks {
     publication: u8,
 }
 
-/// What the protocol knows about `page`.
+/// The protocol's knowledge of `page`.
 fn found(protocol: &impl Coherence, page: PageIndex) -> Found {
     Found { is_watched: protocol.is_watched(page), has_twin: protocol.has_twin(page) }
 }

@@ -1,8 +1,12 @@
-//! What a node decides besides the protocols of its pages: how it publishes what it stored and applies what others
-//! published, when a message that releases something may be used, what need not be kept after a barrier, which pages must
-//! be examined for stores, how long a page stays or an alarm waits, who holds locked ranges, how all nodes change the
-//! protocol of pages or none does, how a node leaves while the others go on, and how its pages are taken over. [`Shard`]
-//! joins what concerns the pages of one shard, and [`Consistency`] what concerns release consistency on the whole node.
+//! The decisions of a node besides the protocols of its pages.
+//!
+//! - Releases: how a node publishes its stores and applies what others published, which pages it examines for stores, when
+//!   a message that releases something may be used, and what may be forgotten after a barrier.
+//! - Time: how long a page is held for a thread, when an alarm goes off, who holds locked ranges.
+//! - Agreement: how all nodes change the protocol of pages or none does, how a node leaves while the others go on, and how
+//!   its pages are taken over.
+//!
+//! [`Shard`] joins the decisions about the pages of one shard, and [`Consistency`] those about releases on the whole node.
 //!
 //! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
 //! thread, no bytes of pages.

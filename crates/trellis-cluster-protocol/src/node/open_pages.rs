@@ -25,7 +25,7 @@ const OPEN: u8 = 4;
 /// The number of the publication with the last store, cut off to the bits that are left.
 const PUBLICATION_SHIFT: u32 = 3;
 
-/// What the protocol knows about a page.
+/// The protocol's knowledge of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// The next store to the page must be noticed by marks: the page is here, and the protocol does not already know of a

@@ -237,7 +237,7 @@ impl Config {
         }
     }
 
-    /// What all nodes must have in common, as text: `key=value` pairs, separated by spaces, at most 256 bytes.
+    /// The settings that must be the same on all nodes, as text: `key=value` pairs, separated by spaces, at most 256 bytes.
     pub fn agreement(&self) -> String {
         if self.is_leased() {
             return self.agreement_with(leased::LEASE);

@@ -87,7 +87,7 @@ struct Exchanged {
 /// Gives a node's text to all others and gets theirs.
 type Exchange = fn(Offer, Instant) -> Result<Exchanged, String>;
 
-/// What a node has after it has met the others.
+/// A node's view of the job after it has met the other nodes.
 pub(crate) struct Met {
     /// The listener at the address that the others know.
     pub(crate) listener: Option<TcpListener>,
