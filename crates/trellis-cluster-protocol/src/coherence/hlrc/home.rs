@@ -132,9 +132,14 @@ impl Hlrc {
             }
             self.copies.insert(slot, requester);
             self.set(page, SHARED);
-            if self.keeps_home_twin(page) && self.has(page, READABLE) && !self.has(page, TWIN | DIRTY) {
-                // It may hold stores that earlier copies lack; this one is sent later.
-                self.fresh.clear(slot);
+            // A link may read the bytes of a page when they leave, and again when they were lost. A closed page may have
+            // been opened and stored to by then, so its bytes are sent from a twin, too.
+            if self.keeps_home_twin(page) && is_written && !self.has(page, TWIN | DIRTY) {
+                if self.has(page, READABLE) || self.propagation == Propagation::Adaptive {
+                    // An earlier copy may lack stores of this node, or hold some that are not published; this one is sent
+                    // later.
+                    self.fresh.clear(slot);
+                }
                 self.set(page, TWIN);
                 effects.push(Effect::KeepTwin(PageRange::one(page)));
             }
@@ -414,5 +419,44 @@ impl Hlrc {
         self.fresh.clear(slot);
         self.past[slot] = 0;
         self.stamps[slot] = self.clock;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coherence::{Coherence, Geometry, Input, Protocol};
+    use crate::homes::{Home, Manager};
+
+    /// The home's program may open the page and store to it before the bytes leave, and may then store the old value
+    /// again. Its diff would be empty, and the copy would stay wrong.
+    #[test]
+    fn a_copy_of_a_closed_page_is_sent_from_a_twin() {
+        let (home, writer) = (NodeId(0), NodeId(1));
+        let geometry = Geometry {
+            me: home,
+            nodes: 3,
+            founders: 3,
+            pages: 4,
+            shard: 0,
+            shards: 1,
+            home: Home::Manager(Manager(home)),
+            marks: false,
+        };
+        let protocol: Protocol = "hlrc(update)".parse().expect("a protocol");
+        let mut node = protocol.start(geometry);
+        let (page, range) = (PageIndex(2), PageRange::one(PageIndex(2)));
+        let mut step = |from, message| {
+            let mut effects = Vec::new();
+            node.step(0, Input::Message { from, message }, &mut effects);
+            effects
+        };
+        step(writer, Message::Diff { pages: PageSet::one(page), writer, number: 0, hops: 0, carried: 0, stamp: 0 });
+        let requester = NodeId(2);
+        let wanted = Message::Request { demand: page, range, write: false, announced: false, requester, hops: 0 };
+        let effects = step(requester, wanted);
+        assert_eq!(effects[0], Effect::KeepTwin(range));
+        assert!(matches!(effects[1], Effect::SendTwins { to, .. } if to == requester), "{effects:?}");
+        assert_eq!(effects.len(), 2);
     }
 }
