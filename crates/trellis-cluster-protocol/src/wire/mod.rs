@@ -15,8 +15,8 @@
 //! | 31 | 1 | reserved | zero |
 //!
 //! Kinds 1 to 9 belong to any protocol of pages, 10 to 15, 48 and 49 to `hlrc`, 16 to 31 to synchronisation, 32 to 47 to
-//! membership, and 64 to 69 to the shared heap. Some kinds use a field for something else; the reference in `docs` lists
-//! the fields of each kind. If a message of `hlrc` names a set, the upper half of `object` holds a number. The halves of a
+//! membership, and 64 to 69 to the shared heap. Some kinds use a field for something else; the modules below encode the
+//! fields of each kind. If a message of `hlrc` names a set, the upper half of `object` holds a number. The halves of a
 //! stamp are in `count` and `detail` (diffed), or in `sequence` and above the page (copy). In the heap, bit 0 of the flags
 //! means fresh or routed.
 //!
