@@ -13,7 +13,7 @@ use crate::status;
 /// An error, for a program and for a person.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    status: c_int,
+    pub(crate) status: c_int,
     sentence: String,
 }
 
@@ -21,10 +21,6 @@ impl Failure {
     pub(crate) fn new(status: c_int, sentence: impl ToString) -> Failure {
         debug_assert!(status < 0, "a failure has a negative status");
         Failure { status, sentence: sentence.to_string() }
-    }
-
-    pub(crate) fn status(&self) -> c_int {
-        self.status
     }
 }
 

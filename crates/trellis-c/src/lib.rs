@@ -20,8 +20,10 @@ pub mod heap;
 mod layout;
 pub mod named;
 pub mod parmacs;
+#[cfg(feature = "remote")]
 pub mod remote;
 pub mod status;
+#[cfg(feature = "remote")]
 pub mod stored;
 pub mod synchronisation;
 pub mod threads;

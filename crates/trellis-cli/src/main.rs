@@ -5,24 +5,36 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+#[cfg(feature = "full")]
 mod compile;
+#[cfg(feature = "full")]
 mod controller;
 mod doctor;
+#[cfg(feature = "full")]
+mod full;
+#[cfg(feature = "full")]
 mod lab;
 mod leave;
+#[cfg(feature = "full")]
 mod manual;
+#[cfg(feature = "full")]
 mod pages;
+#[cfg(feature = "full")]
 mod serve;
+#[cfg(feature = "full")]
 mod store;
+#[cfg(feature = "full")]
 mod switch;
-#[cfg(test)]
+#[cfg(all(test, feature = "full"))]
 mod waits;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-#[cfg(not(feature = "bench"))]
+#[cfg(any(test, feature = "full"))]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand};
+#[cfg(not(feature = "full"))]
 use trellis_command::exit;
 use trellis_command::{ending, report, run, terminal};
 
@@ -61,59 +73,25 @@ enum Command {
     Threads(Box<run::ThreadsArguments>),
     Leave(leave::LeaveArguments),
     Doctor(doctor::DoctorArguments),
-    #[cfg(feature = "bench")]
-    Bench(trellis_bench::BenchArguments),
-    #[cfg(feature = "bench")]
-    Reproduce(trellis_bench::ReproduceArguments),
     Report(report::ReportArguments),
-    #[cfg(feature = "bench")]
-    Check(trellis_bench::CheckArguments),
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    Full(full::Command),
     /// What this build leaves out
-    #[cfg(not(feature = "bench"))]
-    #[command(name = "bench", aliases = ["reproduce", "check"], hide = true, disable_help_flag = true)]
+    #[cfg(not(feature = "full"))]
+    #[command(
+        name = "bench",
+        aliases = ["reproduce", "check", "store", "cc", "c++", "serve", "controller", "switch", "lab", "completions"],
+        hide = true,
+        disable_help_flag = true
+    )]
     LeftOut {
         /// Whatever follows
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Run programs with their heap in a key-value store, and inspect or serve stores
-    #[command(subcommand, after_help = store::stores_of_this_build())]
-    Store(store::Task),
-    /// Compile C for memory in a key-value store (`trellis cc --help`)
-    Cc(compile::CompileArguments),
-    /// Compile C++ for memory in a key-value store (`trellis c++ --help`)
-    #[command(name = "c++")]
-    Cxx(compile::CompileArguments),
-    Serve(serve::ServeArguments),
-    Controller(controller::ControllerArguments),
-    Switch(switch::SwitchArguments),
-    Lab(lab::LabArguments),
-    Completions(manual::CompletionsArguments),
-    /// Write the manual pages
-    #[command(hide = true)]
-    Manual(manual::ManualArguments),
     #[command(hide = true)]
     Agent(run::hosts::AgentArguments),
-    /// The init process of a lab
-    #[command(hide = true)]
-    LabInit {
-        /// The order as JSON
-        order: String,
-    },
-    /// A node of `trellis bench`
-    #[cfg(feature = "bench")]
-    #[command(hide = true)]
-    BenchNode {
-        /// The task as JSON
-        task: String,
-    },
-    /// The process in which a benchmark makes its labs
-    #[cfg(feature = "bench")]
-    #[command(hide = true)]
-    BenchInside {
-        /// The task as JSON
-        task: String,
-    },
 }
 
 /// Parses the command line. Help is a result like any other: if it cannot be written, the error is reported.
@@ -143,33 +121,18 @@ fn main() -> ExitCode {
         Command::Threads(arguments) => run::threads(*arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
-        #[cfg(feature = "bench")]
-        Command::Bench(arguments) => trellis_bench::bench(&arguments),
-        #[cfg(feature = "bench")]
-        Command::Reproduce(arguments) => trellis_bench::reproduce(&arguments),
         Command::Report(arguments) => report::report(&arguments),
-        #[cfg(feature = "bench")]
-        Command::Check(arguments) => return trellis_bench::check(&arguments),
-        #[cfg(not(feature = "bench"))]
+        Command::Agent(arguments) => run::hosts::agent(&arguments),
+        #[cfg(feature = "full")]
+        Command::Full(full::Command::Check(arguments)) => return trellis_bench::check(&arguments),
+        #[cfg(feature = "full")]
+        Command::Full(command) => full::run(command, CommandLine::command()),
+        #[cfg(not(feature = "full"))]
         Command::LeftOut { .. } => Err(exit::Failure::new(
             exit::USAGE,
-            "this build has no bench, reproduce and check; `cargo xtask install` builds a command that has them",
+            "this build has run, threads, leave, doctor and report; `cargo xtask install` builds a command that has the \
+             others",
         )),
-        Command::Store(task) => store::run(&task),
-        Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
-        Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
-        Command::Serve(arguments) => serve::serve(&arguments),
-        Command::Controller(arguments) => controller::controller(&arguments),
-        Command::Switch(arguments) => switch::switch(&arguments),
-        Command::Lab(arguments) => lab::lab(&arguments),
-        Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
-        Command::Manual(arguments) => manual::manual(&arguments, CommandLine::command()),
-        Command::Agent(arguments) => run::hosts::agent(&arguments),
-        Command::LabInit { order } => lab::init::run(&order),
-        #[cfg(feature = "bench")]
-        Command::BenchNode { task } => trellis_bench::run_node(&task),
-        #[cfg(feature = "bench")]
-        Command::BenchInside { task } => trellis_bench::run_inside(&task),
     };
     match ending {
         Ok(code) => ExitCode::from(code),

@@ -11,7 +11,9 @@ use trellis_base::Deadline;
 
 use crate::config::Config;
 use crate::engines::rendezvous;
-use crate::runtime::{consistency, failure, leases, pages, waiters};
+#[cfg(feature = "remote")]
+use crate::runtime::leases;
+use crate::runtime::{consistency, failure, pages, waiters};
 use crate::{join, secret};
 
 /// What a thread waits for, with the page or the number of the object if there is one.
@@ -85,7 +87,9 @@ pub const WAITS: &[Deadline] = &[
     waiters::SLOT,
     consistency::TURN,
     pages::HOLD,
+    #[cfg(feature = "remote")]
     leases::SERVER,
+    #[cfg(feature = "remote")]
     leases::WHERE,
     failure::GRACE,
 ];

@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
+use trellis_output::json_lines::Lines;
+use trellis_output::refusals::Refusals;
+use trellis_output::sockets;
 use trellis_output::sockets::{clients, connect_path, is_left_behind, is_listening};
-use trellis_switch::control::{Lines, Refusals};
-use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
 use crate::records::Directive;
@@ -42,7 +43,7 @@ pub(crate) const TIMEOUT: Deadline = Deadline {
     waits_for: "the controller's answer",
     limit: Limit::seconds(10),
     then: "exit status 1, with the socket",
-    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+    tested: "crates/trellis-output/src/json_lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
 };
 
 /// A request of an operator.
@@ -193,10 +194,10 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
 
 /// Why a connection is refused, given the number of others.
 fn why_not(stream: &UnixStream, others: usize) -> Option<String> {
-    match space::peer(stream) {
-        Ok((_, user)) if !may_ask(user, space::own_user()) => Some(format!(
+    match sockets::peer(stream) {
+        Ok((_, user)) if !may_ask(user, sockets::own_user()) => Some(format!(
             "user {user} may not ask this controller; ask as its owner, user {}, or as root",
-            space::own_user()
+            sockets::own_user()
         )),
         Err(error) => Some(error.to_string()),
         Ok(_) if others >= CONNECTIONS_MAX => Some(format!(

@@ -17,7 +17,10 @@
 #[doc(inline)]
 pub use trellis_cluster::*;
 pub use trellis_output::lines::complain;
+/// What a run leaves behind: a crate of its own.
+pub use trellis_record as record;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use {trellis_memory as memory, trellis_transport as transport};
-/// Memory of other machines, memory in stores, and what a run leaves behind: crates of their own.
-pub use {trellis_record as record, trellis_remote as remote, trellis_stored as stored};
+/// Memory of other machines, and memory in stores: crates of their own.
+#[cfg(feature = "remote")]
+pub use {trellis_remote as remote, trellis_stored as stored};

@@ -8,6 +8,7 @@ use std::fmt::Arguments;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -211,6 +212,29 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     net::listen(&socket, CONNECTING_MAX)?;
     Ok(UnixListener::from(socket))
+}
+
+/// The user of this process.
+#[must_use]
+pub fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The process and the user at the other end of a connection. A process that this one cannot see, because it is outside
+/// of its process namespace, has the number 0, for which `rustix` has no value.
+///
+/// # Errors
+///
+/// The kernel does not say it.
+pub fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
+    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the structure is a local variable, and its size is passed.
+    let result = unsafe {
+        let to = std::ptr::from_mut(&mut who).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut size)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((who.pid, who.uid)) }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: LinkNameSpaceType) -> io::R
 /// Gives this process, which must have one thread, privileges over what it creates from now on, and over nothing else: a
 /// user namespace in which this user is root.
 pub(crate) fn new_user() -> io::Result<()> {
-    let (user, group) = (own_user(), rustix::process::getegid().as_raw());
+    let (user, group) = (trellis_output::sockets::own_user(), rustix::process::getegid().as_raw());
     unshare(UnshareFlags::NEWUSER)?;
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
@@ -80,7 +80,7 @@ pub(crate) fn new_processes() -> io::Result<()> {
 
 /// Whether this process has root's privileges in its user namespace.
 pub(crate) fn is_root() -> bool {
-    own_user() == 0
+    trellis_output::sockets::own_user() == 0
 }
 
 /// Ignores a signal, or leaves it to the kernel's default action.
@@ -118,24 +118,6 @@ pub(crate) fn end_with_us(command: &mut Command) {
     };
     // SAFETY: a single system call runs between fork and exec; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(ask) };
-}
-
-/// The user of this process.
-pub(crate) fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
-/// The process and the user at the other end of a connection. A process that this one cannot see, because it is outside
-/// of its process namespace, has the number 0, for which `rustix` has no value.
-pub(crate) fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
-    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the structure is a local variable, and its size is passed.
-    let result = unsafe {
-        let to = std::ptr::from_mut(&mut who).cast();
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut size)
-    };
-    check(result).map(|_| (who.pid, who.uid))
 }
 
 /// Keeps a file open in the command that is started.

@@ -559,7 +559,7 @@ fn a_frame_for_several_nodes_reaches_each_of_them_once(kind: Kind) {
         }
     }
     poll_until(&links, &mut sinks, |sinks| {
-        sinks.iter().map(|sink| sink.frames.len()).sum::<usize>() == expected.iter().map(Vec::len).sum()
+        sinks.iter().map(|sink| sink.frames.len()).sum::<usize>() == expected.iter().map(Vec::len).sum::<usize>()
     });
     for (node, sink) in sinks.iter().enumerate() {
         assert!(sink.lost.is_empty());

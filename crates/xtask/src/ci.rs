@@ -20,6 +20,9 @@ pub(crate) fn run(workspace: &Workspace, in_full: bool) -> Result<()> {
     let mut clippy = workspace.cargo();
     clippy.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
     step::command("lints", &mut clippy)?;
+    let mut small = workspace.cargo();
+    small.args(["clippy", "--no-default-features", "-p", "trellis-cli", "-p", "trellis-c", "--locked"]);
+    step::command("lints: what `cargo xtask demo` builds", small.args(["--", "-D", "warnings"]))?;
     let mut documentation = workspace.cargo();
     documentation.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
     step::command("documentation", &mut documentation)?;

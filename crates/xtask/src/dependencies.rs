@@ -75,14 +75,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ),
     (
         "trellis-command",
-        &[
-            "trellis-base",
-            "trellis-dsm",
-            "trellis-fabric-protocol",
-            "trellis-output",
-            "trellis-store",
-            "trellis-switch",
-        ],
+        &["trellis-base", "trellis-dsm", "trellis-fabric-protocol", "trellis-output", "trellis-switch"],
     ),
 ];
 /// The crate that tests of all layers may use.

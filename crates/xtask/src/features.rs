@@ -109,7 +109,7 @@ mod tests {
             let manifest: toml::Table = toml::from_str(&manifest).unwrap();
             let features = manifest["features"].as_table().unwrap().keys().map(String::as_str);
             // What an ordinary build has is not chosen by name.
-            let theirs: Vec<&str> = features.filter(|name| !["default", "bench"].contains(name)).collect();
+            let theirs: Vec<&str> = features.filter(|name| !["default", "full", "remote"].contains(name)).collect();
             let is_here = |name: &&str| package == "trellis-cli" || !["bpf", "openflow"].contains(name);
             let expected: Vec<&str> = known.iter().copied().filter(is_here).collect();
             assert_eq!(theirs, expected, "{package}");

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn trellis_remote_batch(client: *mut Handle, entries: *mut
 
 /// Records the failure of a call; the first failure is reported.
 fn end(number: usize, entry: &mut Entry, failure: Failure, first: &mut Option<(usize, Failure)>) {
-    entry.status = failure.status();
+    entry.status = failure.status;
     if first.as_ref().is_none_or(|(other, _)| number < *other) {
         *first = Some((number, failure));
     }

@@ -542,7 +542,7 @@ mod tests {
         std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("it is asked");
             drop(listener);
-            let mut lines = trellis_switch::control::Lines::new(stream, Duration::from_secs(60)).expect("a socket");
+            let mut lines = trellis_output::json_lines::Lines::new(stream, Duration::from_secs(60)).expect("a socket");
             while let Ok(Some(Request::Status)) = lines.receive() {
                 lines.send(&Answer::Status(Status::default())).expect("it is waited for");
             }

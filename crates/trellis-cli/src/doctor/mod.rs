@@ -3,6 +3,7 @@
 //! Inspects, tries and reports, and changes nothing. Every advice names the file or the setting.
 
 mod hosts;
+#[cfg(feature = "full")]
 mod remote_memory;
 
 use std::fmt::Write;
@@ -15,7 +16,6 @@ use trellis::transport::links::udp::{Interface, try_multicast};
 use trellis_base::proc_bytes;
 use trellis_command::terminal::say;
 use trellis_memory::{CALLS, Capabilities, Capability, Catcher, choose, probe};
-use trellis_store::stores::{KINDS, StoreKind};
 
 use trellis_command::chart::byte_text;
 use trellis_command::exit::{self, Ending};
@@ -39,6 +39,7 @@ pub(crate) struct DoctorArguments {
     json: bool,
     #[command(flatten)]
     hosts: HostsArguments,
+    #[cfg(feature = "full")]
     /// Join two hosts with a switch of this kind, and end; `doctor` starts itself with it
     #[arg(long, hide = true)]
     try_switch: Option<String>,
@@ -46,6 +47,7 @@ pub(crate) struct DoctorArguments {
 
 /// Runs the `doctor` subcommand.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
+    #[cfg(feature = "full")]
     if let Some(kind) = &arguments.try_switch {
         return remote_memory::try_switch(kind);
     }
@@ -241,22 +243,8 @@ fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
             );
         }
     }
-    let _ = writeln!(out, "\nStores of this build");
-    let (built, missing) = stores();
-    let _ = writeln!(out, "  yes  {}", built.join(", "));
-    for name in missing {
-        let _ = writeln!(
-            out,
-            "  no   {name}: `cargo xtask install --prefix PREFIX --features {name}` installs one with it"
-        );
-    }
-    let _ = writeln!(out, "\nMemory behind a switch (`trellis serve`, `trellis switch`, `trellis lab`)");
-    for (name, tried) in remote_memory::look() {
-        let _ = match tried {
-            Ok(what) => writeln!(out, "  yes  {name}: {what}"),
-            Err(why) => writeln!(out, "  no   {name}: {why}"),
-        };
-    }
+    #[cfg(feature = "full")]
+    remote_memory::describe(&mut out);
     let _ = writeln!(out, "\nThreads of existing programs on several nodes (`trellis threads`)");
     let _ = match threads(capabilities) {
         Ok(what) => writeln!(out, "  yes  {what}"),
@@ -312,13 +300,10 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
             json!({ "interface": name, "address": address.to_string(), "works": multicast.is_ok(), "why": why })
         })
         .collect();
-    let behind_a_switch: Vec<serde_json::Value> = remote_memory::look()
-        .into_iter()
-        .map(|(name, tried)| json!({ "name": name, "works": tried.is_ok(), "detail": tried.unwrap_or_else(|why| why) }))
-        .collect();
     let sysctls: serde_json::Map<String, serde_json::Value> =
         capabilities.sysctls.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-    json!({
+    #[cfg_attr(not(feature = "full"), expect(unused_mut))]
+    let mut object = json!({
         "works": chosen.is_ok(),
         "catch": chosen.as_ref().ok().map(|(catcher, _)| catcher.to_string()),
         "why": chosen.as_ref().map_or_else(|why| why, |(_, why)| why),
@@ -338,13 +323,13 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         "shared_memory_why_not": shared_memory().err(),
         "multicast": multicast,
         "fabric_providers": fabric_providers(),
-        "stores": stores().0,
-        "stores_not_built": stores().1,
-        "behind_a_switch": behind_a_switch,
         "security_loopback": loopback_security(),
         "security_between_hosts": "sealed",
         "advice": advice,
-    })
+    });
+    #[cfg(feature = "full")]
+    remote_memory::add_to(&mut object);
+    object
 }
 
 /// Tries whether nodes on this host can share memory; the error is the reason why not.
@@ -358,13 +343,6 @@ fn fabric_providers() -> Option<Vec<String>> {
     return Some(trellis::transport::links::fabric::providers());
     #[cfg(not(feature = "fabric"))]
     None
-}
-
-/// The kinds of stores that this build opens, and those that it was built without.
-fn stores() -> (Vec<&'static str>, Vec<&'static str>) {
-    let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);
-    let names = |kinds: Vec<StoreKind>| kinds.into_iter().map(|kind| kind.scheme).collect();
-    (names(built), names(missing))
 }
 
 fn loopback_security() -> String {
@@ -414,10 +392,8 @@ mod tests {
         let catcher = object["catch"].as_str().expect("something works wherever tests run");
         assert!(text.contains(&format!("the catcher `{catcher}` is used")), "{text}");
         assert_eq!(object["region_bytes_max"], 5u64 << 30);
-        assert!(text.contains("yes  embedded, embedded-durable, redis"), "{text}");
-        assert_eq!(text.contains("--features etcd"), !cfg!(feature = "etcd"), "{text}");
-        let listed = ["stores", "stores_not_built"].map(|key| object[key].as_array().expect("a list").len());
-        assert_eq!(listed.iter().sum::<usize>(), KINDS.len());
+        #[cfg(feature = "full")]
+        remote_memory::check(&text, &object);
         assert!(text.contains("yes  lo 127.0.0.1\n") && text.contains("no   eth9 10.0.0.9: no way; try\n"), "{text}");
         assert_eq!((&object["multicast"][0]["works"], &object["multicast"][0]["why"]), (&json!(true), &json!(null)));
         assert_eq!(

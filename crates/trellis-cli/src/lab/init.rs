@@ -6,8 +6,10 @@ use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use trellis_output::json_lines::Lines;
+use trellis_output::refusals::Refusals;
+use trellis_output::sockets;
 use trellis_output::sockets::clients;
-use trellis_switch::control::{Lines, Refusals};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Counters, Faults, SwitchError};
 
@@ -97,10 +99,10 @@ fn faults_of(text: &str) -> Result<Faults, Failure> {
 }
 
 fn serve(state: &mut LabState, stream: &UnixStream) -> std::io::Result<()> {
-    let user = space::peer(stream).map_err(std::io::Error::other)?.1;
+    let user = sockets::peer(stream)?.1;
     let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?.limiting_silence(TIMEOUT.time());
-    if user != space::own_user() {
-        let sentence = format!("user {user} may not use this lab; ask as its owner, user {}", space::own_user());
+    if user != sockets::own_user() {
+        let sentence = format!("user {user} may not use this lab; ask as its owner, user {}", sockets::own_user());
         return state
             .refusals
             .refuse(&mut lines, sentence, |sentence| Answer::Refused { code: exit::SYSTEM, sentence });

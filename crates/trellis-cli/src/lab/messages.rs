@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
-use trellis_switch::control::Lines;
-use trellis_switch::lab::space::{self, Process};
+use trellis_output::json_lines::Lines;
+use trellis_output::sockets;
+use trellis_switch::lab::space::Process;
 
 use trellis_command::exit::{self, Failure};
 
@@ -19,7 +20,7 @@ pub(crate) const TIMEOUT: Deadline = Deadline {
     waits_for: "the lab's process, to answer or to end",
     limit: Limit::seconds(20),
     then: "exit status 71, with the lab's name",
-    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+    tested: "crates/trellis-output/src/json_lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
 };
 
 /// The lab that shall be kept.
@@ -107,7 +108,7 @@ pub(super) fn socket_name(lab: &str) -> String {
 
 /// The prefix of the names of the sockets of all labs of this user.
 pub(super) fn socket_names() -> String {
-    format!("trellis-lab-{}-", space::own_user())
+    format!("trellis-lab-{}-", sockets::own_user())
 }
 
 /// The address of a socket.
@@ -126,8 +127,9 @@ impl InitProcess {
     /// Finds the init process of a lab; `None` if the lab is not up.
     pub(super) fn find(lab: &str) -> Result<Option<(InitProcess, Description)>, Failure> {
         let Some(stream) = connect(lab)? else { return Ok(None) };
-        let (pid, user) = space::peer(&stream).map_err(|error| super::failure(&error))?;
-        if user != space::own_user() {
+        let (pid, user) =
+            sockets::peer(&stream).map_err(|_| Failure::system("ask who is at the other end of a socket"))?;
+        if user != sockets::own_user() {
             return Err(Failure::new(exit::SYSTEM, format!("the lab {lab} belongs to another user ({user})")));
         }
         // The request comes after this, so an answer shows that the process is still the one that was meant.

@@ -10,8 +10,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, value_parser};
+use trellis_output::refusals::Refusals;
 use trellis_output::sockets::{self, SocketFile};
-use trellis_switch::control::{ControlServer, PortDescription, Refusals};
+use trellis_switch::control::{ControlServer, PortDescription};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 

@@ -3,9 +3,12 @@
 //! Promises: a configuration with one of the two has both. A key that does not go with them is refused, at the key that
 //! should be changed.
 
+#[cfg(feature = "remote")]
 use trellis_fabric_protocol::wire::address::{HostPrefix, NotAnAddress, PAGE_BYTES};
 
 use super::keys::Wrong;
+#[cfg(not(feature = "remote"))]
+use super::no_prefix::{HostPrefix, NotAnAddress, PAGE_BYTES};
 use super::values::{self, Raw};
 use super::{Catch, Config, ConfigError, Home, Reader, ranges};
 
@@ -14,7 +17,9 @@ pub(super) const LEASE: &str = "lease";
 /// The maximum number of memory servers of a region.
 const SERVERS_MAX: usize = 32;
 /// The minimum number of bytes in which pages are cached.
-const CACHE_BYTES_MIN: usize = trellis_remote::paging::ROOM_BYTES_MIN;
+const CACHE_BYTES_MIN: usize = 1 << 20;
+#[cfg(feature = "remote")]
+const _: () = assert!(CACHE_BYTES_MIN == trellis_remote::paging::ROOM_BYTES_MIN);
 
 impl Config {
     /// Whether the bytes of the region lie at memory servers, and nodes have pages under leases.
@@ -173,7 +178,7 @@ impl Reader {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "remote"))]
 mod tests {
     use super::super::{Config, ConfigError, Home, Sources};
 

@@ -12,6 +12,8 @@ mod elastic;
 mod file;
 mod keys;
 mod leased;
+#[cfg(not(feature = "remote"))]
+mod no_prefix;
 mod ranges;
 mod values;
 
@@ -21,8 +23,11 @@ use std::path::{Path, PathBuf};
 
 pub use choices::{Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
+#[cfg(not(feature = "remote"))]
+pub use no_prefix::HostPrefix;
 pub use ranges::CoherenceRange;
 pub use trellis_cluster_protocol::coherence::Protocol;
+#[cfg(feature = "remote")]
 pub use trellis_fabric_protocol::wire::address::HostPrefix;
 pub use trellis_transport::{Faults, Multicast};
 pub use values::bytes_of_text;

@@ -145,14 +145,6 @@ impl Node {
         }
     }
 
-    /// Refuses a call that leased pages do not support.
-    pub(super) fn refuse_with_leases(&self, what: &str, next: &str) -> Result<(), WaitError> {
-        match self.config.is_leased() {
-            true => Err(WaitError::Misuse(format!("the region lies at memory servers, where {what}; {next}"))),
-            false => Ok(()),
-        }
-    }
-
     /// How long a memory server may be silent.
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.config.silence_seconds_max)

@@ -16,6 +16,7 @@ mod elastic;
 pub(crate) mod failure;
 mod faults;
 mod heap;
+#[cfg_attr(not(feature = "remote"), path = "no_leases.rs")]
 pub(crate) mod leases;
 mod members;
 mod ordered;

@@ -12,6 +12,7 @@ use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 use super::diffs::{Pieces, joined};
 use super::ordered::lock;
 use super::{Node, SHARDS};
+use crate::cluster::WaitError;
 use crate::config::{self, Config};
 use trellis_record::LiveCounters;
 
@@ -331,6 +332,14 @@ impl Node {
                 *is_noted = true;
                 self.note_fault(*page, *offset, *event, *since, *asked);
             }
+        }
+    }
+
+    /// Refuses a call that leased pages do not support.
+    pub(super) fn refuse_with_leases(&self, what: &str, next: &str) -> Result<(), WaitError> {
+        match self.config.is_leased() {
+            true => Err(WaitError::Misuse(format!("the region lies at memory servers, where {what}; {next}"))),
+            false => Ok(()),
         }
     }
 

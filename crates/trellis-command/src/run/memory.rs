@@ -24,7 +24,7 @@ pub(super) struct Place {
     cluster: Cluster,
     bytes: u64,
     /// Whether the launcher has moved into a network of its own.
-    pub(super) has_moved: bool,
+    has_moved: bool,
 }
 
 impl Place {
@@ -73,6 +73,11 @@ impl Place {
 
     fn prefix(&self, host: Host) -> HostPrefix {
         HostPrefix { cluster: self.cluster, host }
+    }
+
+    /// Whether the launcher has moved into a network of its own.
+    pub(super) fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     /// The addresses of a node: each node is a host of its own.

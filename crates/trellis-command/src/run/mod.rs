@@ -9,6 +9,7 @@ mod descendants;
 mod guard;
 pub mod hosts;
 mod joining;
+#[cfg_attr(not(feature = "remote"), path = "no_memory.rs")]
 mod memory;
 mod output;
 mod preload;
@@ -545,7 +546,7 @@ impl Wiring {
         let read = check_configuration(plan, joining, &listed)?;
         let memory = if is_elsewhere { None } else { memory::Place::for_run(&read, plan.nodes)? };
         let is_udp = read.link == LinkKind::Udp && !is_elsewhere;
-        if is_udp || memory.as_ref().is_some_and(|memory| memory.has_moved) {
+        if is_udp || memory.as_ref().is_some_and(|memory| memory.has_moved()) {
             (sockets, addresses) = bind_all(listening, local, is_udp)?;
             listed = addresses.join(",");
         }

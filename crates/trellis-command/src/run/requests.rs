@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
-use trellis_switch::control::{Lines, Refusals};
-use trellis_switch::lab::space;
+use trellis_output::json_lines::Lines;
+use trellis_output::refusals::Refusals;
+use trellis_output::sockets;
 
 use super::JoinedNode;
 use crate::exit::{self, Failure};
@@ -93,10 +94,10 @@ impl Requests {
 
     fn serve_one(&self, stream: UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        let (_, user) = space::peer(&stream).map_err(io::Error::other)?;
+        let (_, user) = sockets::peer(&stream)?;
         let mut lines = Lines::new(stream, REQUEST.time())?.limiting_silence(REQUEST.time());
-        if user != space::own_user() {
-            let owner = space::own_user();
+        if user != sockets::own_user() {
+            let owner = sockets::own_user();
             let sentence = format!("user {user} may not ask this launcher; ask as its owner, user {owner}");
             return self.refusals.refuse(&mut lines, sentence, Answer::Refused);
         }
@@ -147,7 +148,7 @@ fn exchange(address: &SocketAddr, request: Request, limit: Duration) -> io::Resu
 
 /// The address of the socket of a launcher of this user.
 fn address(launcher: i32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", space::own_user()))
+    SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", sockets::own_user()))
 }
 
 /// The listening launchers of this user, by their process numbers.
@@ -155,7 +156,7 @@ pub(super) fn launchers() -> Result<Vec<i32>, Failure> {
     // The names of others' abstract sockets may be any bytes.
     let table = fs::read("/proc/net/unix")
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot read /proc/net/unix: {error}")))?;
-    Ok(launchers_in(&String::from_utf8_lossy(&table), space::own_user()))
+    Ok(launchers_in(&String::from_utf8_lossy(&table), sockets::own_user()))
 }
 
 fn launchers_in(table: &str, user: u32) -> Vec<i32> {

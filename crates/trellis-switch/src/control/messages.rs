@@ -18,7 +18,7 @@ pub(crate) const TIMEOUT: Deadline = Deadline {
     waits_for: "the switch's answer",
     limit: Limit::seconds(20),
     then: "exit status 71, or an event of the controller, with the socket",
-    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+    tested: "crates/trellis-output/src/json_lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
 };
 
 /// A request.

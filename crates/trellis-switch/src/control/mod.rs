@@ -15,14 +15,10 @@
 //!
 //! Must never let one connection wait for the program of another: each request is completed by itself.
 
-mod lines;
 pub(crate) mod messages;
-mod refusals;
 mod remote;
 mod server;
 
-pub use lines::Lines;
 pub use messages::{Description, PortDescription};
-pub use refusals::Refusals;
 pub use remote::{At, Remote};
 pub use server::{ControlServer, EVENTS_MAX};

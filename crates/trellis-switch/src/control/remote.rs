@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use trellis_output::sockets::connect_path;
 
-use super::lines::Lines;
 use super::messages::{self, Answer, Description, EventText, PageRedirect, Request, TIMEOUT};
 use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
@@ -21,6 +20,7 @@ use crate::faults::Faults;
 use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
 use crate::switches;
+use trellis_output::json_lines::Lines;
 
 /// The place of a switch's socket.
 #[derive(Debug)]

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::lines::Lines;
 use super::messages::{self, Answer, Description, PageCount, PageRedirect, PortDescription, Request, TIMEOUT};
-use super::refusals::Refusals;
 use crate::address::Page;
 use crate::entries::Rule;
 use crate::error::SwitchError;
 use crate::observed::{Event, HotPage};
 use crate::switch::Switch;
-use crate::sys;
+use trellis_output::json_lines::Lines;
+use trellis_output::refusals::Refusals;
+use trellis_output::sockets;
 
 /// The maximum number of events that wait for a connection.
 pub const EVENTS_MAX: usize = 65_536;
@@ -67,9 +67,9 @@ impl ControlServer {
     ///
     /// When the system does not identify the peer, or provides no thread. Another user's process is refused.
     pub fn serve(self: &Arc<ControlServer>, stream: UnixStream) -> io::Result<()> {
-        let (_, user) = sys::peer(&stream)?;
-        if user != sys::own_user() && user != 0 {
-            let owner = sys::own_user();
+        let (_, user) = sockets::peer(&stream)?;
+        if user != sockets::own_user() && user != 0 {
+            let owner = sockets::own_user();
             let sentence = format!("user {user} may not use this switch; ask as its owner, user {owner}, or as root");
             return self.refusals.refuse(&mut Lines::new(stream, TIMEOUT.time())?, sentence, refused);
         }

@@ -137,7 +137,7 @@ impl Lab {
             host: host.plan.number,
             is_memory: host.plan.role == Role::Server,
         };
-        let refusals = control::Refusals::new("switch", None);
+        let refusals = trellis_output::refusals::Refusals::new("switch", None);
         let control = control::ControlServer::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1, refusals);
         Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, starts: 1, middle })
     }

@@ -92,21 +92,6 @@ pub fn ignore_interrupts() {
     sys::ignore_interrupts();
 }
 
-/// The process and the user at the other end of a connection.
-///
-/// # Errors
-///
-/// [`SwitchError::System`].
-pub fn peer(stream: &UnixStream) -> Result<(i32, u32), SwitchError> {
-    sys::peer(stream).map_err(|error| SwitchError::system("ask who is at the other end of a socket", &error))
-}
-
-/// The user of this process.
-#[must_use]
-pub fn own_user() -> u32 {
-    sys::own_user()
-}
-
 /// A process that is identified by a descriptor: unlike its number, that cannot become another process's.
 pub struct Process {
     pid: i32,

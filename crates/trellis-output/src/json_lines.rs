@@ -1,4 +1,4 @@
-//! Lines of JSON over a local socket, with which commands talk to switches, controllers and labs.
+//! Lines of JSON over a local socket, with which commands talk to launchers, switches, controllers and labs.
 //!
 //! Promises: a line that is too long or is not a message is an error. So is a line that is not accepted, or not ended
 //! after its first byte, within a time, however the bytes are spread; and, if requested, a line that does not begin. The

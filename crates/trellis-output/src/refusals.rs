@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::Lines;
+use crate::json_lines::Lines;
 
 /// The sentence for a request that is not understood.
 const NOT_UNDERSTOOD: &str = "the request is not understood: the command and the process that it asks are of different \
