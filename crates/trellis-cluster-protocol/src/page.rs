@@ -12,7 +12,8 @@ pub const CHUNK_PAGES: u32 = 512;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u16);
 
-/// A page of the region. Pages are counted from the start of the region in units of its page size.
+/// A page of the region. Pages are counted from the start of the region in units of its page size. The number after the
+/// last page must fit, too: a region of 4 KiB pages has at most 16 TiB less one page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageIndex(pub u32);
 

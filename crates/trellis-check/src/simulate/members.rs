@@ -206,11 +206,6 @@ impl<S: Start> World<'_, S> {
             match effect {
                 Effect::Send(to, message) => self.send(node, to, wire::Message::Membership(message))?,
                 Effect::Died(peer) | Effect::Silent(peer, _) | Effect::Failed(peer) => self.learns(node, peer)?,
-                Effect::Admitted(present) => {
-                    let joined = (self.scenario.founders..self.scenario.nodes()).map(NodeId);
-                    let absent = joined.filter(|other| present >> other.0 & 1 == 0);
-                    absent.for_each(|other| self.nodes[usize::from(node)].pages.departures.depart(other));
-                }
                 Effect::Joined => {
                     self.recorder.note(self.now, || format!("n{node} has joined"));
                     self.members.changing -= 1;
@@ -220,7 +215,9 @@ impl<S: Start> World<'_, S> {
                 Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
                 Effect::TakeOver(range) => self.nodes[usize::from(node)].take_over.name(range),
                 Effect::TakeOverEnds => self.nodes[usize::from(node)].take_over.end(),
-                Effect::Departs(peer) => self.nodes[usize::from(node)].pages.departures.depart(peer),
+                Effect::Departs(peer) | Effect::Absent(peer) => {
+                    self.nodes[usize::from(node)].pages.departures.depart(peer)
+                }
                 Effect::Vanished(peer) => vanished = Some(peer),
                 Effect::AllLeft => self.nodes[usize::from(node)].all_left = true,
                 Effect::Ended => return Err(format!("node {node} believes that the cluster has ended")),

@@ -15,7 +15,8 @@
 //!
 //! ```text
 //! joins:   n → coordinator  Join          leaves:  n → coordinator  Depart
-//!          n ← coordinator  Welcome(who)           n ← coordinator  Turn
+//!          n ← coordinator  Present(node) …        n ← coordinator  Turn
+//!          n ← coordinator  Welcome(count)
 //!          n → each of them Join                   n → coordinator  Behind(pages) …, Handed
 //!          n ← each of them Welcome                    (the coordinator takes the pages over)
 //!          n → coordinator  Joined                 n ← coordinator  Taken
@@ -72,9 +73,9 @@ pub enum Effect {
     AllLeft,
     /// The coordinator ended before it let this node in: there is no cluster any more, and no node failed.
     Ended,
-    /// This node was let in. The bits of the joined nodes that are present are set. Only from now on may it request pages,
-    /// and it must request none from the other joined nodes.
-    Admitted(u64),
+    /// To this node, which is let in: this joined node is not present. It must request no pages from it, and it may request
+    /// none at all before it has been told of all such nodes.
+    Absent(NodeId),
     /// This node has met all other nodes.
     Joined,
     /// A joined node is present from now on.
@@ -105,8 +106,10 @@ pub enum Message {
     Fail(NodeId),
     /// To the coordinator: I came later, let me in. To the others: I was let in.
     Join,
-    /// You are in. From the coordinator, with the bits of the nodes that are present.
-    Welcome(u64),
+    /// From the coordinator, which lets you in: this node is present.
+    Present(NodeId),
+    /// You are in. From the coordinator, with the number of nodes that it named; they may have been overtaken.
+    Welcome(u16),
     /// I have met all other nodes.
     Joined,
     /// I came later and want to leave.
@@ -135,9 +138,6 @@ pub enum NoPlace {
     /// This node is not the coordinator.
     AskCoordinator,
 }
-
-/// The largest number of nodes in a cluster that others may join: a welcome has one bit for each.
-pub const ELASTIC_NODES_MAX: u16 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Peer {
@@ -182,8 +182,10 @@ struct Elastic {
     coordinator: NodeId,
     /// The stage of this node, if it is no founder.
     stage: Stage,
-    /// The nodes that this node must meet: bits by number.
-    expected: u64,
+    /// Whether this node must meet the node with this number.
+    expected: Vec<bool>,
+    /// The number of these nodes, as the coordinator said it.
+    expected_in_all: Option<u16>,
     /// The number of messages that named pages: sent by this node, or received from the one that leaves.
     named: u32,
     /// At the coordinator: the number of these messages in total.
@@ -251,14 +253,14 @@ impl Membership {
     #[must_use]
     pub fn elastic(mut self, founders: u16, coordinator: NodeId) -> Membership {
         assert!(coordinator.0 < founders, "the coordinator is a founder");
-        assert!(self.peers.len() <= usize::from(ELASTIC_NODES_MAX), "a welcome has a bit for every node");
         let stage = if self.me.0 < founders { Stage::Member } else { Stage::Calling };
         self.gathering.get_or_insert(Gathering { manager: coordinator, until: 0 });
         self.elastic = Some(Elastic {
             founders,
             coordinator,
             stage,
-            expected: 0,
+            expected: vec![false; self.peers.len()],
+            expected_in_all: None,
             named: 0,
             named_in_all: None,
             reserved: 0,
@@ -381,7 +383,7 @@ impl Membership {
         let Some(elastic) = &self.elastic else { return };
         let wanted = match elastic.stage {
             Stage::Calling => peer == elastic.coordinator,
-            Stage::Connecting => elastic.expected & bit(peer) != 0,
+            Stage::Connecting => elastic.expected[usize::from(peer.0)],
             Stage::Member | Stage::Departing | Stage::Going => false,
         };
         if wanted && self.linked[usize::from(peer.0)] && self.peers[usize::from(peer.0)] == Peer::Absent {
@@ -401,7 +403,10 @@ impl Membership {
                 effects.push(Effect::Failed(culprit));
             }
             Message::Join => self.join_of(peer, effects),
-            Message::Welcome(members) => self.welcomed(peer, members, effects),
+            Message::Present(node) if self.hears_coordinator(peer, Stage::Calling) => {
+                self.expect(peer, node, effects);
+            }
+            Message::Welcome(in_all) => self.welcomed(peer, in_all, effects),
             Message::Joined => self.change_is_over(Change::Comes(peer), effects),
             Message::Depart if self.coordinates() && self.is_joined_node(peer) => {
                 self.ask_for(Change::Goes(peer), effects);
@@ -435,7 +440,8 @@ impl Membership {
         self.let_in(peer, 0, effects);
     }
 
-    fn let_in(&mut self, peer: NodeId, members: u64, effects: &mut Vec<Effect>) {
+    /// Welcomes a node, to which this node has named `members` nodes.
+    fn let_in(&mut self, peer: NodeId, members: u16, effects: &mut Vec<Effect>) {
         self.peers[usize::from(peer.0)] = Peer::Present;
         effects.push(Effect::Came(peer));
         effects.push(Effect::Send(peer, Message::Welcome(members)));
@@ -444,28 +450,55 @@ impl Membership {
         }
     }
 
+    /// The coordinator names a node that is present.
+    fn expect(&mut self, coordinator: NodeId, node: NodeId, effects: &mut Vec<Effect>) {
+        let elastic = self.elastic.as_mut().expect("a joined node");
+        let is_new =
+            elastic.expected.get_mut(usize::from(node.0)).is_some_and(|known| !core::mem::replace(known, true));
+        if !is_new || node == self.me {
+            return effects.push(Effect::Violation(coordinator, "a node that is named twice, or is no peer"));
+        }
+        self.connect_if_all_are_named(effects);
+    }
+
     /// A node let this node in.
-    fn welcomed(&mut self, peer: NodeId, members: u64, effects: &mut Vec<Effect>) {
-        let me = bit(self.me);
+    fn welcomed(&mut self, peer: NodeId, in_all: u16, effects: &mut Vec<Effect>) {
         if self.hears_coordinator(peer, Stage::Calling) {
-            self.peers[usize::from(peer.0)] = Peer::Present;
-            self.set_stage(Stage::Connecting);
             let elastic = self.elastic.as_mut().expect("a joined node");
-            elastic.expected = members & !me;
-            let joined = elastic.expected & !(bit(NodeId(elastic.founders)) - 1);
-            effects.push(Effect::Admitted(joined));
-            for other in self.others() {
-                self.call(other, effects);
-            }
+            elastic.expected_in_all = Some(in_all);
+            self.connect_if_all_are_named(effects);
         } else if self.stage() == Some(Stage::Connecting) {
             self.peers[usize::from(peer.0)] = Peer::Present;
+            self.join_if_all_are_met(effects);
         } else {
-            return effects.push(Effect::Violation(peer, "a welcome that was not asked for"));
+            effects.push(Effect::Violation(peer, "a welcome that was not asked for"));
         }
+    }
+
+    /// Once the coordinator has named every node that is present, this node introduces itself to them.
+    fn connect_if_all_are_named(&mut self, effects: &mut Vec<Effect>) {
         let elastic = self.elastic.as_ref().expect("a joined node");
-        let met =
-            |other: &NodeId| elastic.expected & bit(*other) == 0 || self.peers[usize::from(other.0)] != Peer::Absent;
-        if elastic.stage == Stage::Connecting && self.others().all(|other| met(&other)) {
+        let named = elastic.expected.iter().filter(|&&is_expected| is_expected).count();
+        if elastic.expected_in_all.map(usize::from) != Some(named) {
+            return;
+        }
+        let is_absent = |node: &NodeId| self.is_joined_node(*node) && !elastic.expected[usize::from(node.0)];
+        effects.extend(self.others().filter(is_absent).map(Effect::Absent));
+        self.peers[usize::from(elastic.coordinator.0)] = Peer::Present;
+        self.set_stage(Stage::Connecting);
+        for other in self.others() {
+            self.call(other, effects);
+        }
+        self.join_if_all_are_met(effects);
+    }
+
+    fn join_if_all_are_met(&mut self, effects: &mut Vec<Effect>) {
+        let elastic = self.elastic.as_ref().expect("a joined node");
+        let is_met = |other: &NodeId| {
+            let index = usize::from(other.0);
+            !elastic.expected[index] || self.peers[index] != Peer::Absent
+        };
+        if self.others().all(|other| is_met(&other)) {
             effects.push(Effect::Send(elastic.coordinator, Message::Joined));
             effects.push(Effect::Joined);
             self.set_stage(Stage::Member);
@@ -505,7 +538,11 @@ impl Membership {
         match elastic.change {
             Some(Change::Comes(peer)) => {
                 let present = self.others().filter(|&other| self.is_present(other));
-                let members = present.fold(bit(self.me), |members, other| members | bit(other));
+                let mut members = 0;
+                effects.extend(present.map(|other| {
+                    members += 1;
+                    Effect::Send(peer, Message::Present(other))
+                }));
                 self.let_in(peer, members, effects);
             }
             Some(Change::Goes(peer)) => effects.push(Effect::Send(peer, Message::Turn)),
@@ -650,10 +687,6 @@ impl Membership {
         self.is_joined_node(self.me)
             && self.elastic.as_ref().is_some_and(|elastic| elastic.coordinator == peer && elastic.stage == stage)
     }
-}
-
-fn bit(node: NodeId) -> u64 {
-    1 << node.0
 }
 
 #[cfg(test)]

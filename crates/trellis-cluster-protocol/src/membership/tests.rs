@@ -273,7 +273,7 @@ fn a_node_that_joins_meets_everybody_and_one_that_leaves_is_missed_by_nobody() {
     let node = cluster.begin_join().unwrap();
     cluster.settle();
     assert_eq!(node, 3);
-    assert_eq!((cluster.heard(3, Effect::Admitted(0)), cluster.heard(3, Effect::Joined)), (1, 1));
+    assert_eq!((cluster.heard(3, Effect::Absent(NodeId(4))), cluster.heard(3, Effect::Joined)), (1, 1));
     assert!((0..3).all(|founder| cluster.heard(founder, Effect::Came(NodeId(3))) == 1));
     cluster.step(NodeId(3), Input::Leave);
     cluster.settle();
@@ -415,13 +415,11 @@ fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
                     let ended = |node: &u16| cluster.heard(*node, Effect::Ended) == 1;
                     // Nothing listens at the coordinator's address, or this node does not want to wait for it.
                     let waits = |node: &u16| !cluster.links.contains(&(*node, COORDINATOR.0));
-                    let is_admitted =
-                        |node: &u16| cluster.heard(*node, Effect::Admitted(0)) > 0 || leaving.contains(node);
                     if let Some(node) = joiners.iter().copied().filter(open).find(ended) {
                         too_late += 1;
                         cluster.fail(node);
                     } else if let Some(node) = joiners.iter().copied().filter(open).find(waits)
-                        && !is_admitted(&node)
+                        && !leaving.contains(&node)
                         && cluster.nodes[usize::from(node)].stage() == Some(Stage::Calling)
                         && (cluster.closed.contains(&COORDINATOR.0) || cluster.random.once_in(8))
                     {
@@ -446,14 +444,37 @@ fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
 }
 
 #[test]
+fn a_cluster_of_a_thousand_nodes_names_each_to_one_that_comes_in_any_order() {
+    let nodes = 1024;
+    let (coordinator, me) = (NodeId(0), NodeId(nodes - 1));
+    let mut m = Membership::new(me, nodes, 1000).elastic(2, coordinator);
+    let from = |message| Input::Message(coordinator, message);
+    step(&mut m, 0, Input::Connected(coordinator));
+    assert_eq!(step(&mut m, 1, from(Message::Welcome(nodes - 3))), [], "they may be overtaken");
+    let present: Vec<u16> = (1..nodes - 1).filter(|node| *node != 700).collect();
+    for node in &present[1..] {
+        assert_eq!(step(&mut m, 2, from(Message::Present(NodeId(*node)))), []);
+    }
+    assert!(matches!(step(&mut m, 2, from(Message::Present(NodeId(9))))[..], [Effect::Violation(..)]), "twice");
+    assert_eq!(step(&mut m, 3, from(Message::Present(NodeId(present[0])))), [Effect::Absent(NodeId(700))]);
+    for node in present {
+        let met = step(&mut m, 4, Input::Connected(NodeId(node)));
+        assert_eq!(met, [Effect::Send(NodeId(node), Message::Join)]);
+        let last = step(&mut m, 5, Input::Message(NodeId(node), Message::Welcome(0)));
+        assert_eq!(last.contains(&Effect::Joined), node == nodes - 2);
+    }
+}
+
+#[test]
 fn nobody_is_let_in_before_every_founder_has_come() {
     let mut m = Membership::new(NodeId(0), 5, 1000).elastic(3, NodeId(0));
     step(&mut m, 0, Input::Connected(NodeId(2)));
     step(&mut m, 0, Input::Connected(NodeId(3)));
     assert_eq!(step(&mut m, 1, Input::Message(NodeId(3), Message::Join)), []);
     let let_in = step(&mut m, 2, Input::Connected(NodeId(1)));
-    let welcome = Effect::Send(NodeId(3), Message::Welcome(0b111));
-    assert_eq!(let_in, [Effect::Came(NodeId(3)), welcome]);
+    let send = |message| Effect::Send(NodeId(3), message);
+    let [one, two] = [1, 2].map(|node| send(Message::Present(NodeId(node))));
+    assert_eq!(let_in, [one, two, Effect::Came(NodeId(3)), send(Message::Welcome(2))]);
 }
 
 #[test]
@@ -502,6 +523,7 @@ fn words_out_of_turn_change_nothing() {
     step(&mut m, 0, Input::Connected(NodeId(1)));
     step(&mut m, 0, Input::Connected(NodeId(2)));
     for message in [
+        Message::Present(NodeId(1)),
         Message::Welcome(0),
         Message::Turn,
         Message::Taken,

@@ -14,8 +14,12 @@ impl Fields {
                 kind::FAIL
             }
             Join => kind::JOIN,
-            Welcome(members) => {
-                self.object = members;
+            Present(node) => {
+                self.node = node.0;
+                kind::PRESENT
+            }
+            Welcome(in_all) => {
+                self.count = u32::from(in_all);
                 kind::WELCOME
             }
             Joined => kind::JOINED,
@@ -42,7 +46,8 @@ impl Fields {
             kind::LEAVE => Leave,
             kind::FAIL => Fail(self.member(limits)?),
             kind::JOIN => Join,
-            kind::WELCOME => Welcome(self.object),
+            kind::PRESENT => Present(self.member(limits)?),
+            kind::WELCOME => Welcome(u16::try_from(self.count).map_err(|_| Malformed::Field)?),
             kind::JOINED => Joined,
             kind::DEPART => Depart,
             kind::TURN => Turn,

@@ -45,7 +45,7 @@ use crate::coherence::hlrc::intervals::KNOWLEDGE_BYTES_MAX;
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 
 /// The version of this format. Nodes of different versions do not communicate.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The length of every header.
 pub const HEADER_BYTES: usize = 32;
 /// The largest length of a body, without page bytes and attached bytes.
@@ -105,6 +105,7 @@ pub mod kind {
     pub const TAKEN: u8 = 42;
     pub const GOING: u8 = 43;
     pub const FAREWELL: u8 = 44;
+    pub const PRESENT: u8 = 45;
     pub const HEAP_REQUEST: u8 = 64;
     pub const HEAP_GRANT: u8 = 65;
     pub const HEAP_NO_ROOM: u8 = 66;
@@ -311,7 +312,7 @@ fn small_body_of(fields: &Fields, limits: &Limits) -> Result<BodyKind, Malformed
         kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE if fields.detail != 0 => BodyKind::Small(8),
         kind::OBJECT_ABANDON | kind::LOCK_BUSY => BodyKind::Nothing,
         kind::ATOMIC_REPLY | kind::OBJECT_REQUEST..=kind::STANDING => BodyKind::Small(8),
-        kind::REQUEST..=kind::PLACE | kind::LOCK_REQUEST..=kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL => {
+        kind::REQUEST..=kind::PLACE | kind::LOCK_REQUEST..=kind::LOCK_RETURN | kind::ALIVE..=kind::PRESENT => {
             BodyKind::Nothing
         }
         kind::HEAP_REQUEST..=kind::HEAP_REPLY => BodyKind::Nothing,
@@ -331,7 +332,7 @@ pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Resu
             fields.coherence(body, limits).map(Message::Coherence)
         }
         kind::LOCK_REQUEST..=kind::STANDING => fields.sync(body, limits).map(Message::Sync),
-        kind::ALIVE..=kind::FAREWELL => fields.membership(limits).map(Message::Membership),
+        kind::ALIVE..=kind::PRESENT => fields.membership(limits).map(Message::Membership),
         kind::HEAP_REQUEST..=kind::HEAP_REPLY => fields.heap(limits).map(Message::Heap),
         other => Err(Malformed::Kind(other)),
     }

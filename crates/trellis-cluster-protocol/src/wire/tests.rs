@@ -89,7 +89,8 @@ fn every_message() -> Vec<Message> {
             membership::Message::Leave,
             membership::Message::Fail(NodeId(2)),
             membership::Message::Join,
-            membership::Message::Welcome(0x8000_0000_0000_0007),
+            membership::Message::Present(NodeId(2)),
+            membership::Message::Welcome(1023),
             membership::Message::Joined,
             membership::Message::Depart,
             membership::Message::Turn,
@@ -200,7 +201,7 @@ fn a_header_is_what_the_table_says() {
     let header = encode(&Message::Coherence(message), 7).header;
     #[rustfmt::skip]
     let expected = [
-        0x54, 0x52, 4, 3, 7, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
+        0x54, 0x52, 5, 3, 7, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
         3, 0, 0, 0, 2, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 5, 0,
     ];
     assert_eq!(header, expected);

@@ -115,12 +115,6 @@ impl Node {
         1 + others.filter(|&node| members.0.is_present(node)).count()
     }
 
-    /// This node was admitted. A set bit in `there` means that the joined node of that number is present.
-    pub(super) fn note_admitted(&self, there: u64) {
-        let absent = (self.founders..self.nodes).filter(|node| there >> node & 1 == 0);
-        absent.for_each(|node| self.note_departs(NodeId(node)));
-    }
-
     /// The cluster ended before this node was part of it. The other nodes hear nothing of it: no node failed.
     pub(crate) fn find_cluster_ended(&self) {
         let coordinator = self.name_of(NodeId(self.config.manager as u16));
@@ -274,7 +268,7 @@ impl Node {
 
 // Members that leave.
 impl Node {
-    /// The node is about to leave. After this returns, nothing more is queued for it, because messages about pages are
+    /// The node is about to leave, or is not present when this one comes. After this returns, nothing more is queued for it, because messages about pages are
     /// sent under the locks of their shards.
     pub(super) fn note_departs(&self, node: NodeId) {
         self.shards.iter().for_each(|shard| lock(shard).node.departures.depart(node));

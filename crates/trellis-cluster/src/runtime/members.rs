@@ -85,7 +85,7 @@ impl Node {
                     self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
                 }
                 Effect::Ended => ended = true,
-                Effect::Admitted(there) => self.note_admitted(there),
+                Effect::Absent(peer) => self.note_departs(peer),
                 Effect::Joined => self.elastic.note_joined(),
                 Effect::Came(peer) => self.note_came(peer),
                 Effect::HandOver => {
