@@ -2,7 +2,7 @@
 //!
 //! The [`explore`] module visits every state that a small cluster can reach, in whatever order messages arrive and
 //! threads run. [`pages`] and [`synchronisation`] define such a cluster and what must hold in it; [`changes`] defines
-//! how all nodes change a protocol. [`mutants`] breaks the protocol in known ways and expects the explorer to notice
+//! how all nodes change a protocol, and [`members`] how nodes join and leave. [`mutants`] breaks the protocol in known ways and expects the explorer to notice
 //! each of them.
 //!
 //! Promises: the crate runs the real `step` of the protocol. The same instance gives the same states and the same
@@ -87,6 +87,7 @@ pub mod history;
 mod intern;
 pub mod leases;
 pub mod litmus;
+pub mod members;
 pub mod mutants;
 pub mod pages;
 pub mod release;

@@ -9,6 +9,7 @@ use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
+use crate::members::{MemberFault, MemberInstance};
 use crate::pages::{Instance, Locks, Requests};
 use crate::synchronisation::{Program, SyncInstance};
 use clap::{Args, ValueEnum, value_parser};
@@ -132,6 +133,19 @@ pub(super) struct ChangeTogether {
     bound: Bound,
 }
 
+/// Nodes that join and leave.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct ComeAndGo {
+    /// Number of founders.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u16).range(2..=4))]
+    founders: u16,
+    /// Number of processes that join.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=3))]
+    joiners: u16,
+    #[command(flatten)]
+    bound: Bound,
+}
+
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum HomeName {
     Manager,
@@ -205,6 +219,11 @@ pub(super) fn run_changes(chosen: &ChangeTogether, json: bool) -> bool {
     let ChangeTogether { nodes, calls, late, objections, differs, bound } = *chosen;
     let instance = ChangeInstance { nodes, calls, late, objections, differs, fault: ChangeFault::None };
     show(&instance.describe(), &mut instance.model(), bound.options(), json)
+}
+
+pub(super) fn run_members(chosen: &ComeAndGo, json: bool) -> bool {
+    let instance = MemberInstance { founders: chosen.founders, joiners: chosen.joiners, fault: MemberFault::None };
+    show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
 }
 
 /// The name of all protocols with release consistency together in `--protocol`.

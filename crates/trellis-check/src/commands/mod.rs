@@ -62,6 +62,8 @@ enum Command {
     Sync(explore::Synchronise),
     /// Visit every state of a small cluster whose nodes change the protocol of pages, which all do or none.
     Changes(explore::ChangeTogether),
+    /// Visit every state of a small cluster that nodes join and leave.
+    Members(explore::ComeAndGo),
     /// Run litmus tests, in the simulator or on real processes.
     Litmus(litmus::Litmus),
     /// Check that one order of all loads and exchanges explains what real processes saw.
@@ -83,6 +85,7 @@ pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode
         Command::Explore(chosen) => explore::run(chosen, json).map_err(refused),
         Command::Sync(chosen) => Ok(explore::run_sync(chosen, json)),
         Command::Changes(chosen) => Ok(explore::run_changes(chosen, json)),
+        Command::Members(chosen) => Ok(explore::run_members(chosen, json)),
         Command::Litmus(chosen) => litmus::run(chosen, host, json).map_err(refused),
         Command::History(chosen) => history::run(chosen, host, json),
         Command::Mutants(chosen) => mutants::run(chosen, json).map_err(refused),

@@ -23,6 +23,7 @@ pub use table::TABLE;
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::leases::faults as lease_faults;
+use crate::members::{MemberFault, MemberInstance};
 use crate::pages::{Instance, Locks, Requests};
 use crate::release::faults::FAULTS;
 use crate::simulate::NodeFault;
@@ -53,6 +54,8 @@ pub enum Mutation {
     Sync(SyncFault, Program),
     /// A change of protocols, which uses synchronisation.
     Change(ChangeFault),
+    /// Joining and leaving.
+    Member(MemberFault),
     /// Other decisions of a node.
     Node(NodeFault),
 }
@@ -87,7 +90,7 @@ pub enum Fits {
     Delay,
     /// `lock(…)`, `delay(…)`.
     Layered,
-    /// No coherence protocol: locks, barriers, words, objects at their home, and changes of protocols.
+    /// No coherence protocol: locks, barriers, words, objects at their home, changes of protocols, and membership.
     Synchronisation,
 }
 
@@ -156,6 +159,7 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
         Mutation::Pages(fault) => try_pages(protocol, fault, options),
         Mutation::Sync(fault, program) => try_sync(fault, program, options),
         Mutation::Change(fault) => try_change(fault, options),
+        Mutation::Member(fault) => try_member(fault, options),
         Mutation::Node(fault) => try_node(protocol, fault, options),
     }
 }
@@ -212,6 +216,17 @@ pub fn change_instances(fault: ChangeFault) -> Vec<ChangeInstance> {
 /// Explores a mutant of changes.
 pub fn try_change(fault: ChangeFault, options: Options) -> Report {
     one_after_the_other(change_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
+}
+
+/// The instances on which mutants of membership are tried, smallest first.
+pub fn member_instances(fault: MemberFault) -> Vec<MemberInstance> {
+    let one = MemberInstance { founders: 2, joiners: 1, fault };
+    vec![one, MemberInstance { founders: 3, ..one }, MemberInstance { joiners: 2, ..one }]
+}
+
+/// Explores a mutant of membership.
+pub fn try_member(fault: MemberFault, options: Options) -> Report {
+    one_after_the_other(member_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
 }
 
 /// Explores a mutant of `protocol` on one instance after the other until one notices it; the report contains the sum

@@ -6,6 +6,7 @@
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
 use crate::changes::ChangeFault;
+use crate::members::MemberFault;
 use crate::simulate::NodeFault;
 use crate::synchronisation::Program;
 use Fits::{Any, AnyDynamic, Copies, Delay, Dynamic, Forward, Ivy, Layered, Lock, Managed, Redirect, Runs, Spin};
@@ -20,6 +21,10 @@ const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, progra
 
 const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Change(fault) }
+}
+
+const fn member(name: &'static str, broken: &'static str, fault: MemberFault) -> Row {
+    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Member(fault) }
 }
 
 const fn node(fits: Fits, name: &'static str, broken: &'static str, fault: NodeFault) -> Row {
@@ -282,6 +287,24 @@ pub const TABLE: &[Row] = &[
     change("passes-over-objections", "a node changes although one objects", ChangeFault::PassesOverObjections),
     change("keeps-objections", "an objection counts for the next change, too", ChangeFault::KeepsObjections),
     change("keeps-numbers", "the barriers of a change that was given up are used again", ChangeFault::KeepsNumbers),
+    // Joining and leaving.
+    member("welcomes-early", "a node is let in before every founder has come", MemberFault::WelcomesEarly),
+    member("two-at-once", "a node is let in or out while another one comes", MemberFault::TwoAtOnce),
+    member("names-founders", "a node that comes meets no other joined node", MemberFault::NamesFoundersOnly),
+    member("absent-untold", "a node that comes does not learn which nodes are absent", MemberFault::AbsentUntold),
+    member("joins-early", "a node counts as joined before it has met everybody", MemberFault::JoinsEarly),
+    member("came-untold", "a founder does not learn that a node has come", MemberFault::CameUntold),
+    member("forgets-departure", "a request to leave is forgotten", MemberFault::ForgetsDeparture),
+    member("no-next-turn", "nobody is let in or out when a change is over", MemberFault::NoNextTurn),
+    member("taken-at-once", "a node goes before its pages were taken over", MemberFault::TakenAtOnce),
+    member("names-no-pages", "a node that leaves does not name its pages", MemberFault::NamesNoPages),
+    member("no-farewell", "a node says no farewell to one that goes", MemberFault::NoFarewell),
+    member("departs-untold", "a node does not learn that another one departs", MemberFault::DepartsUntold),
+    member("vanishes-early", "a node counts as vanished while its messages are under way", MemberFault::VanishesEarly),
+    member("vanished-untold", "a node does not learn that another one has vanished", MemberFault::VanishedUntold),
+    member("founder-goes", "a founder that is done does not wait for the coordinator", MemberFault::FounderGoes),
+    member("goes-at-once", "a node that leaves waits for no farewell", MemberFault::GoesAtOnce),
+    member("ended-as-death", "the end before a node was let in counts as a death", MemberFault::EndedAsDeath),
     node(Any, "asks-for-frozen", "pages are requested while their protocol is changed", NodeFault::AsksForFrozen),
     node(Lock, "locks-frozen", "pages are locked while their protocol is changed", NodeFault::LocksFrozen),
     node(Any, "stays-frozen", "pages stay frozen after a change", NodeFault::StaysFrozen),

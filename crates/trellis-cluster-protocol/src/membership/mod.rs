@@ -139,7 +139,7 @@ pub enum NoPlace {
     AskCoordinator,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 enum Peer {
     /// Did not come, or is connected and was not let in yet.
     #[default]
@@ -152,7 +152,7 @@ enum Peer {
 }
 
 /// The state machine of membership.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Membership {
     me: NodeId,
     peers: Vec<Peer>,
@@ -169,14 +169,14 @@ pub struct Membership {
 }
 
 /// The nodes start at any time, and only the manager knows all of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Gathering {
     manager: NodeId,
     until: Nanoseconds,
 }
 
 /// What a node knows in a cluster that others may join.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Elastic {
     founders: u16,
     coordinator: NodeId,
@@ -199,7 +199,7 @@ struct Elastic {
 }
 
 /// The stages of a joined node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 enum Stage {
     /// Waits for the coordinator's welcome.
     Calling,
@@ -212,7 +212,7 @@ enum Stage {
     Going,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 enum Change {
     Comes(NodeId),
     Goes(NodeId),

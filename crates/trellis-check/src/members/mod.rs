@@ -1,0 +1,540 @@
+//! A small cluster that nodes join and leave: the explorer's model for membership.
+//!
+//! Founders meet in any order. Processes get numbers from the coordinator, connect to every node that is there, join, and
+//! leave when they like; so do the founders' programs. Messages of a pair keep their order, and otherwise anything may
+//! happen next. No node fails. The model checks:
+//!
+//! 1. *Everybody is known.* When a node has joined, every node that is present knows it, it knows every one of them, and
+//!    it was told of every other number that it is absent.
+//! 2. *One at a time.* One node comes or goes, and none comes before every founder has met the coordinator.
+//! 3. *Nothing is sent to who is gone.* A message goes only over a connection, and none to a node after the farewell to it.
+//!    When a node counts as vanished, it has ended, and no message of it is under way.
+//! 4. *No page is lost.* A node goes only after the coordinator took all pages that it left behind.
+//! 5. *Nobody goes too early.* A founder goes when the coordinator is gone, the coordinator when nobody is left that needs
+//!    it, and a joined node when everybody has said farewell.
+//! 6. *Nobody is blamed*, and everybody's end comes.
+//!
+//! It must never inspect the state machines: it uses only inputs, effects, and whom a node takes for present.
+
+mod faults;
+
+pub use faults::MemberFault;
+
+use crate::explore::{Model, Successors};
+use crate::intern::{Numbered, guarded};
+use trellis_cluster_protocol::membership::{Effect, Input, Membership, Message};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
+
+/// A founder, and not the first, so that its number means nothing.
+const COORDINATOR: u16 = 1;
+/// The number of page ranges that a joined node leaves behind.
+const RANGES: u8 = 2;
+
+/// The size of a cluster, and what happens to it.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberInstance {
+    /// Number of founders, at least two.
+    pub founders: u16,
+    /// Number of processes that join.
+    pub joiners: u16,
+    /// The rule that this instance breaks on purpose.
+    pub fault: MemberFault,
+}
+
+impl MemberInstance {
+    /// The model of this instance.
+    pub fn model(&self) -> MemberModel {
+        MemberModel { instance: *self, nodes: Numbered::new(), queues: Numbered::new() }
+    }
+
+    /// A description of this instance.
+    pub fn describe(&self) -> String {
+        format!("members founders={} joiners={}", self.founders, self.joiners)
+    }
+
+    fn nodes(&self) -> u16 {
+        self.founders + self.joiners
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Life {
+    NotBegun,
+    Runs,
+    Ended,
+}
+
+/// A node, and what it was told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Node {
+    membership: Membership,
+    life: Life,
+    has_joined: bool,
+    is_leaving: bool,
+    /// What this node was told of each other one.
+    of: Vec<Told>,
+    /// At the coordinator: the node that comes or goes now.
+    changing: Option<NodeId>,
+    /// At the coordinator: it is to take over what was named.
+    takes_over: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Told {
+    is_connected: bool,
+    has_met: bool,
+    is_absent: bool,
+    came: bool,
+    departs: bool,
+    said_farewell: bool,
+    vanished: bool,
+    /// At the coordinator: page ranges of that node that were named, and whether they were taken.
+    named: u8,
+    taken: bool,
+}
+
+/// What is under way from one node to another: a message, or the end of the connection.
+type Signal = Option<Message>;
+
+/// The model; see the module's documentation.
+pub struct MemberModel {
+    instance: MemberInstance,
+    nodes: Numbered<Node>,
+    queues: Numbered<Vec<Signal>>,
+}
+
+#[derive(Clone)]
+struct World {
+    instance: MemberInstance,
+    nodes: Vec<Node>,
+    /// By sender and receiver.
+    queues: Vec<Vec<Signal>>,
+    /// Pairs that will be connected: bits in the order of the queues, the larger number first.
+    apart: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Deliver(u16, u16),
+    Connect(u16, u16),
+    /// A process asks for a number.
+    Join,
+    Leave(u16),
+    /// The coordinator has taken what was named.
+    TookOver,
+    /// A process that was not let in finds nobody at the coordinator's address.
+    GiveUp(u16),
+}
+
+impl World {
+    fn first(instance: MemberInstance) -> World {
+        let all = instance.nodes();
+        let node = |me: u16| Node {
+            membership: Membership::new(NodeId(me), all, 1_000_000).elastic(instance.founders, NodeId(COORDINATOR)),
+            life: if me < instance.founders { Life::Runs } else { Life::NotBegun },
+            has_joined: false,
+            is_leaving: false,
+            of: vec![Told::default(); usize::from(all)],
+            changing: None,
+            takes_over: false,
+        };
+        let queues = vec![Vec::new(); usize::from(all) * usize::from(all)];
+        let mut world = World { instance, nodes: (0..all).map(node).collect(), queues, apart: 0 };
+        for (node, other) in (0..instance.founders).flat_map(|node| (0..node).map(move |other| (node, other))) {
+            world.apart |= world.bit(node, other);
+        }
+        world
+    }
+
+    fn place(&self, from: u16, to: u16) -> usize {
+        usize::from(from) * self.nodes.len() + usize::from(to)
+    }
+
+    fn bit(&self, one: u16, other: u16) -> u32 {
+        1 << self.place(one.max(other), one.min(other))
+    }
+
+    fn node(&self, node: u16) -> &Node {
+        &self.nodes[usize::from(node)]
+    }
+
+    fn all(&self) -> impl Iterator<Item = u16> + use<> {
+        0..self.nodes.len() as u16
+    }
+
+    fn others(&self, node: u16) -> impl Iterator<Item = u16> + use<> {
+        self.all().filter(move |&other| other != node)
+    }
+
+    fn is_founder(&self, node: u16) -> bool {
+        node < self.instance.founders
+    }
+
+    /// Whether a program may end: a founder has met all founders, and a joined node is a member.
+    fn may_leave(&self, index: u16) -> bool {
+        let node = self.node(index);
+        let mut founders = (0..self.instance.founders).filter(|&other| other != index);
+        let has_begun = match self.is_founder(index) {
+            true => founders.all(|other| node.of[usize::from(other)].has_met),
+            false => node.has_joined,
+        };
+        node.life == Life::Runs && has_begun && !node.is_leaving
+    }
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (from, to) in self.all().flat_map(|from| self.others(from).map(move |to| (from, to))) {
+            if !self.queues[self.place(from, to)].is_empty() {
+                actions.push(Action::Deliver(from, to));
+            }
+            if from > to && self.apart & self.bit(from, to) != 0 {
+                actions.push(Action::Connect(from, to));
+            }
+        }
+        let coordinator = self.node(COORDINATOR);
+        if coordinator.life == Life::Runs && coordinator.membership.clone().reserve().is_ok() {
+            actions.push(Action::Join);
+        }
+        actions.extend(self.all().filter(|&node| self.may_leave(node)).map(Action::Leave));
+        if coordinator.takes_over {
+            actions.push(Action::TookOver);
+        }
+        let is_alone = |&index: &u16| {
+            let node = self.node(index);
+            let is_apart = self.apart & self.bit(index, COORDINATOR) == 0 && !node.of[usize::from(COORDINATOR)].has_met;
+            !self.is_founder(index) && node.life == Life::Runs && is_apart
+        };
+        actions.extend(self.all().filter(is_alone).map(Action::GiveUp));
+        actions
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Deliver(from, to) => {
+                let place = self.place(from, to);
+                let input = match self.queues[place].remove(0) {
+                    Some(message) => Input::Message(NodeId(from), message),
+                    None => {
+                        self.nodes[usize::from(to)].of[usize::from(from)].is_connected = false;
+                        Input::Lost(NodeId(from))
+                    }
+                };
+                let ends = matches!(input, Input::Message(_, Message::Joined) | Input::Lost(_));
+                let receiver = &mut self.nodes[usize::from(to)];
+                if ends && receiver.changing == Some(NodeId(from)) {
+                    receiver.changing = None;
+                }
+                self.step(to, input)?;
+                let told = self.node(to).of[usize::from(from)];
+                if matches!(input, Input::Lost(_)) && told.departs && !told.vanished {
+                    return Err(format!("node {from}, which departed, has not vanished for node {to}"));
+                }
+                Ok(())
+            }
+            Action::Connect(one, other) => {
+                self.apart &= !self.bit(one, other);
+                for (node, peer) in [(one, other), (other, one)] {
+                    let told = &mut self.nodes[usize::from(node)].of[usize::from(peer)];
+                    (told.is_connected, told.has_met) = (true, true);
+                }
+                self.step(one, Input::Connected(NodeId(other)))?;
+                self.step(other, Input::Connected(NodeId(one)))
+            }
+            Action::Join => {
+                let reserved = self.nodes[usize::from(COORDINATOR)].membership.reserve();
+                let node = reserved.map_err(|why| format!("a process gets no number: {why:?}"))?.0;
+                self.nodes[usize::from(node)].life = Life::Runs;
+                let is_gone = |other: u16| self.node(COORDINATOR).membership.is_gone(NodeId(other));
+                let there = self.others(node).filter(|&other| self.node(other).life == Life::Runs && !is_gone(other));
+                let bits = there.fold(0, |bits, other| bits | self.bit(node, other));
+                self.apart |= bits;
+                Ok(())
+            }
+            Action::Leave(node) => {
+                self.nodes[usize::from(node)].is_leaving = true;
+                self.step(node, Input::Leave)
+            }
+            Action::TookOver => {
+                let coordinator = &mut self.nodes[usize::from(COORDINATOR)];
+                coordinator.takes_over = false;
+                if let Some(NodeId(leaver)) = coordinator.changing {
+                    coordinator.of[usize::from(leaver)].taken = true;
+                }
+                self.step(COORDINATOR, Input::TookOver)
+            }
+            Action::GiveUp(node) => {
+                self.end(node, Some(Message::Fail(NodeId(COORDINATOR))));
+                Ok(())
+            }
+        }
+    }
+
+    /// The process ends, after it has said a last word to everybody.
+    fn end(&mut self, index: u16, last: Option<Message>) {
+        self.nodes[usize::from(index)].life = Life::Ended;
+        for other in self.others(index) {
+            self.apart &= !self.bit(index, other);
+            let arriving = self.place(other, index);
+            self.queues[arriving].clear();
+            if self.node(index).of[usize::from(other)].is_connected && self.node(other).life == Life::Runs {
+                let leaving = self.place(index, other);
+                self.queues[leaving].extend(last.map(Some));
+                self.queues[leaving].push(None);
+            }
+        }
+    }
+
+    fn step(&mut self, index: u16, input: Input) -> Result<(), String> {
+        let (me, coordinator) = (NodeId(index), NodeId(COORDINATOR));
+        let MemberInstance { founders, fault, .. } = self.instance;
+        for input in fault.hear(me, coordinator, founders, input) {
+            let mut effects = Vec::new();
+            let membership = &mut self.nodes[usize::from(index)].membership;
+            guarded(|| membership.step(0, input, &mut effects)).map_err(|what| format!("{me} stopped: {what}"))?;
+            let altered = effects.into_iter().flat_map(|effect| fault.order(me, coordinator, founders, effect));
+            for effect in altered.collect::<Vec<Effect>>() {
+                self.carry_out(index, effect)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, index: u16, effect: Effect) -> Result<(), String> {
+        let me = NodeId(index);
+        match effect {
+            Effect::Send(to, message) => self.send(index, to.0, message),
+            Effect::Absent(peer) => {
+                self.told(index, peer).is_absent = true;
+                Ok(())
+            }
+            Effect::Came(peer) => {
+                if std::mem::replace(&mut self.told(index, peer).came, true) {
+                    return Err(format!("{peer} comes twice to {me}"));
+                }
+                if index != COORDINATOR {
+                    return Ok(());
+                }
+                let mut founders = (0..self.instance.founders).filter(|&other| other != index);
+                if let Some(late) = founders.find(|&other| !self.node(index).of[usize::from(other)].has_met) {
+                    return Err(format!("{peer} comes before node {late}, a founder, has met the coordinator"));
+                }
+                self.begin_change(peer)
+            }
+            Effect::Joined => {
+                if std::mem::replace(&mut self.nodes[usize::from(index)].has_joined, true) {
+                    return Err(format!("{me} joins twice"));
+                }
+                self.check_joined(index)
+            }
+            Effect::HandOver => {
+                for range in 0..RANGES {
+                    let page = PageIndex(u32::from(index) * 8 + u32::from(range));
+                    self.step(index, Input::Behind(PageRange::one(page)))?;
+                }
+                self.step(index, Input::HandedOver)
+            }
+            Effect::TakeOver(_) => match self.node(index).changing {
+                Some(leaver) => {
+                    self.told(index, leaver).named += 1;
+                    Ok(())
+                }
+                None => Err(format!("{me} takes pages over, and nobody leaves")),
+            },
+            Effect::TakeOverEnds => {
+                self.nodes[usize::from(index)].takes_over = true;
+                Ok(())
+            }
+            Effect::Departs(peer) => {
+                self.told(index, peer).departs = true;
+                Ok(())
+            }
+            Effect::Vanished(peer) => {
+                let is_under_way = !self.queues[self.place(peer.0, index)].is_empty();
+                if self.node(peer.0).life != Life::Ended || is_under_way {
+                    return Err(format!("{peer} has vanished for {me}, and a message of it may still come"));
+                }
+                if !self.node(index).of[usize::from(peer.0)].departs {
+                    return Err(format!("{peer} has vanished for {me}, which did not know that it departs"));
+                }
+                self.told(index, peer).vanished = true;
+                Ok(())
+            }
+            Effect::AllLeft => {
+                self.check_end(index)?;
+                self.end(index, None);
+                Ok(())
+            }
+            Effect::Ended if self.node(COORDINATOR).life == Life::Ended && !self.node(index).has_joined => {
+                self.end(index, None);
+                Ok(())
+            }
+            Effect::Ended | Effect::Died(_) | Effect::Failed(_) | Effect::Silent(..) | Effect::Violation(..) => {
+                Err(format!("{me} reports {effect:?}, and nothing failed"))
+            }
+        }
+    }
+
+    fn told(&mut self, node: u16, of: NodeId) -> &mut Told {
+        &mut self.nodes[usize::from(node)].of[usize::from(of.0)]
+    }
+
+    fn begin_change(&mut self, node: NodeId) -> Result<(), String> {
+        match self.nodes[usize::from(COORDINATOR)].changing.replace(node) {
+            Some(other) => Err(format!("{node} comes or goes while {other} does")),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, from: u16, to: u16, message: Message) -> Result<(), String> {
+        let told = self.node(from).of[usize::from(to)];
+        if !told.is_connected {
+            return Err(format!("node {from} sends {message:?} to node {to}, to which it has no connection"));
+        }
+        if told.said_farewell {
+            return Err(format!("node {from} sends {message:?} to node {to} after its farewell"));
+        }
+        match message {
+            Message::Farewell if !told.departs => {
+                return Err(format!("node {from} says farewell to node {to}, and does not know that it departs"));
+            }
+            Message::Farewell => self.told(from, NodeId(to)).said_farewell = true,
+            Message::Turn => self.begin_change(NodeId(to))?,
+            Message::Going => {
+                let of = self.node(COORDINATOR).of[usize::from(from)];
+                if (of.named, of.taken) != (RANGES, true) {
+                    let named = of.named;
+                    return Err(format!(
+                        "node {from} goes, and of its {RANGES} ranges {named} were named and taken over"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        if self.node(to).life == Life::Runs {
+            let place = self.place(from, to);
+            self.queues[place].push(Some(message));
+        }
+        Ok(())
+    }
+
+    /// The node says that it has met everybody.
+    fn check_joined(&self, index: u16) -> Result<(), String> {
+        for other in self.others(index) {
+            let (here, there) = (self.node(index).of[usize::from(other)], self.node(other).of[usize::from(index)]);
+            let has_departed = self.node(COORDINATOR).of[usize::from(other)].departs;
+            let is_member = self.is_founder(other) || self.node(other).has_joined && !has_departed;
+            if is_member == here.is_absent {
+                let is = if is_member { "present" } else { "absent" };
+                return Err(format!("node {index} joined, and does not know that node {other} is {is}"));
+            }
+            if is_member && self.node(other).life == Life::Runs {
+                if !there.came {
+                    return Err(format!("node {index} joined, and node {other} does not know it"));
+                }
+                if !self.node(index).membership.is_present(NodeId(other)) {
+                    return Err(format!("node {index} joined, and has not met node {other}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The node believes that it may go.
+    fn check_end(&self, index: u16) -> Result<(), String> {
+        let too_early = |why: String| Err(format!("node {index} goes too early: {why}"));
+        if !self.node(index).is_leaving {
+            return too_early("its program is not done".to_owned());
+        }
+        for other in self.others(index).filter(|&other| self.node(other).life == Life::Runs) {
+            let (node, theirs) = (self.node(index).of[usize::from(other)], self.node(other));
+            if !self.is_founder(index) {
+                if (self.is_founder(other) || node.came || theirs.has_joined)
+                    && !theirs.of[usize::from(index)].said_farewell
+                {
+                    return too_early(format!("node {other} has not said farewell"));
+                }
+            } else if index != COORDINATOR {
+                if other == COORDINATOR {
+                    return too_early("the coordinator is there".to_owned());
+                }
+            } else if self.is_founder(other) && !theirs.is_leaving {
+                return too_early(format!("the program of node {other} is not done"));
+            } else if node.came && !node.departs {
+                return too_early(format!("node {other} is a member"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more can happen.
+    fn check_last(&self) -> Result<(), String> {
+        match self.all().find(|&node| self.node(node).life == Life::Runs) {
+            Some(node) => Err(format!("node {node} waits for ever")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl MemberModel {
+    fn read(&self, state: &[u8]) -> World {
+        let mut numbers = state.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
+        let apart = numbers.next().expect("a state as it was written");
+        let count = usize::from(self.instance.nodes());
+        let nodes = numbers.by_ref().take(count).map(|number| self.nodes.value(number).clone()).collect();
+        let queues = numbers.map(|number| self.queues.value(number).clone()).collect();
+        World { instance: self.instance, nodes, queues, apart }
+    }
+
+    fn write(&mut self, world: World) -> Vec<u8> {
+        let World { nodes, queues, apart, .. } = world;
+        let mut numbers = vec![apart];
+        numbers.extend(nodes.into_iter().map(|node| self.nodes.number(node)));
+        numbers.extend(queues.into_iter().map(|queue| self.queues.number(queue)));
+        numbers.into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+}
+
+impl Model for MemberModel {
+    fn initial(&mut self) -> Vec<u8> {
+        self.write(World::first(self.instance))
+    }
+
+    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
+        let before = self.read(state);
+        let actions = before.enabled();
+        for &action in &actions {
+            let mut after = before.clone();
+            match after.act(action) {
+                Ok(()) => {
+                    let bytes = self.write(after);
+                    next.push(|out| out.extend(bytes));
+                }
+                Err(what) => next.push_broken(what),
+            }
+        }
+        if actions.is_empty() { before.check_last() } else { Ok(()) }
+    }
+
+    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
+        let mut world = self.read(state);
+        let action = world.enabled()[action];
+        let mut lines = vec![match action {
+            Action::Deliver(from, to) => match world.queues[world.place(from, to)][0] {
+                Some(message) => format!("arrives: {from}->{to} {message:?}"),
+                None => format!("the connection of node {from} to node {to} ends"),
+            },
+            Action::Connect(one, other) => format!("nodes {one} and {other} are connected"),
+            Action::Join => "a process gets a number".to_owned(),
+            Action::Leave(node) => format!("the program of node {node} is done"),
+            Action::TookOver => "the coordinator has taken over what was named".to_owned(),
+            Action::GiveUp(node) => format!("node {node} finds no coordinator"),
+        }];
+        if let Err(what) = world.act(action) {
+            lines.push(format!("    ! {what}"));
+        }
+        for (index, node) in world.nodes.iter().enumerate() {
+            lines.push(format!("    n{index}: {:?}{}", node.life, if node.has_joined { ", joined" } else { "" }));
+        }
+        lines
+    }
+}
