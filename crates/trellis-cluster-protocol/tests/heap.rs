@@ -34,19 +34,19 @@ fn a_call_knows_whom_it_waits_for() {
         }
     };
     let request = Request { bytes: 100, align: 16, home: NodeId(1), own_pages: false };
-    nodes.call(1, 7, Call::Allocate(request), Input::Allocate(request, 7));
+    nodes.call(1, 7, Call::Allocate(request));
     assert_eq!(nodes.heaps[1].debt(7), Some(Debt::Directory), "only the directory hands pages out");
     deliver_all(&mut nodes);
     assert_eq!(nodes.heaps[1].debt(7), None);
     let offset = *nodes.model.live.keys().next().expect("the block");
     // Node 2 knows nothing and asks node 0; the answer names the owner.
-    nodes.call(2, 8, Call::Measure, Input::Measure(offset, 8));
+    nodes.call(2, 8, Call::Measure(offset));
     assert_eq!(nodes.heaps[2].debt(8), Some(Debt::Block(NodeId(0))));
     deliver_all(&mut nodes);
-    nodes.call(2, 9, Call::Measure, Input::Measure(offset, 9));
+    nodes.call(2, 9, Call::Measure(offset));
     assert_eq!(nodes.heaps[2].debt(9), Some(Debt::Block(NodeId(1))));
     // The directory knows the owner of the block at once.
-    nodes.call(0, 8, Call::Measure, Input::Measure(offset, 8));
+    nodes.call(0, 8, Call::Measure(offset));
     assert_eq!(nodes.heaps[0].debt(8), Some(Debt::Block(NodeId(1))));
     deliver_all(&mut nodes);
     assert_eq!((nodes.heaps[2].debt(9), nodes.heaps[0].debt(8)), (None, None));
@@ -93,7 +93,6 @@ impl RandomRun {
             0..=2 => self.allocate(node),
             // A full heap is emptied faster than it fills.
             3..=5 if self.blocks.len() > 20_000 || !self.random.once_in(8) => self.free(node),
-            6 => self.give_back(node),
             _ => self.deliver(),
         }
         self.take_ended();
@@ -112,7 +111,7 @@ impl RandomRun {
         let home = if self.random.once_in(4) { NodeId((node + 1) % NODES) } else { NodeId(node) };
         let request = Request { bytes, align, home, own_pages: self.random.once_in(100) };
         let waiter = self.number();
-        self.nodes.call(node, waiter, Call::Allocate(request), Input::Allocate(request, waiter));
+        self.nodes.call(node, waiter, Call::Allocate(request));
     }
 
     fn free(&mut self, node: u16) {
@@ -125,14 +124,7 @@ impl RandomRun {
         // Most blocks are freed where they were allocated.
         let node = if self.random.once_in(4) { node } else { owner };
         let waiter = self.number();
-        self.nodes.call(node, waiter, Call::Free(offset), Input::Free(offset, waiter));
-    }
-
-    fn give_back(&mut self, node: u16) {
-        if let Some(first) = self.nodes.surplus[usize::from(node)].pop() {
-            let waiter = self.number();
-            self.nodes.call(node, waiter, Call::GiveBack, Input::GiveBack(first, waiter));
-        }
+        self.nodes.call(node, waiter, Call::Free(offset));
     }
 
     fn deliver(&mut self) {
@@ -150,7 +142,7 @@ impl RandomRun {
                     self.without_room += 1;
                     (0..4).for_each(|_| self.free(node));
                 }
-                (Call::Free(_) | Call::GiveBack, Answer::Freed) => {}
+                (Call::Free(_), Answer::Freed) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -175,22 +167,22 @@ impl RandomRun {
             }
             let node = self.random.below(u64::from(NODES)) as u16;
             let before = self.nodes.heaps.iter().map(|heap| heap.statistics()).collect::<Vec<_>>();
-            assert_eq!(self.call(node, Call::Free(offset), |waiter| Input::Free(offset, waiter)), Answer::NoBlock);
-            assert_eq!(self.call(node, Call::Measure, |waiter| Input::Measure(offset, waiter)), Answer::NoBlock);
+            assert_eq!(self.call(node, Call::Free(offset)), Answer::NoBlock);
+            assert_eq!(self.call(node, Call::Measure(offset)), Answer::NoBlock);
             let after = self.nodes.heaps.iter().map(|heap| heap.statistics()).collect::<Vec<_>>();
             assert_eq!(before, after, "nothing has happened");
         }
         if let Some(offset) = near {
             let node = self.random.below(u64::from(NODES)) as u16;
             let bytes = self.nodes.model.live[&offset].0;
-            assert_eq!(self.call(node, Call::Measure, |waiter| Input::Measure(offset, waiter)), Answer::Bytes(bytes));
+            assert_eq!(self.call(node, Call::Measure(offset)), Answer::Bytes(bytes));
         }
     }
 
     /// Makes a call while nothing else happens.
-    fn call(&mut self, node: u16, call: Call, input: impl Fn(u32) -> Input) -> Answer {
+    fn call(&mut self, node: u16, call: Call) -> Answer {
         let waiter = self.number();
-        self.nodes.call(node, waiter, call, input(waiter));
+        self.nodes.call(node, waiter, call);
         while !self.nodes.is_quiet() {
             self.deliver();
         }
@@ -206,11 +198,10 @@ impl RandomRun {
             self.settle();
         }
         for node in 0..NODES {
-            self.nodes.step(node, Input::Trim);
-            while !self.nodes.surplus[usize::from(node)].is_empty() {
-                self.give_back(node);
-                self.settle();
-            }
+            // Empty spans go back where there is no room.
+            let more_than_all = u64::from(HEAP_PAGES + 1) * PAGE_BYTES;
+            let request = Request { bytes: more_than_all, align: 8, home: NodeId(node), own_pages: true };
+            assert!(matches!(self.call(node, Call::Allocate(request)), Answer::NoRoom { .. }));
             let now = self.nodes.heaps[usize::from(node)].statistics();
             assert_eq!((now.blocks, now.block_bytes, now.spans, now.span_bytes), (0, 0, 0, 0), "node {node}");
             assert!(now.allocations > 1000 && now.frees_by_others > 1000, "node {node} took part");
@@ -327,32 +318,24 @@ impl World {
         let me = usize::from(node);
         let (next, None) = self.next[me] else { return false };
         let waiter = next as u32 + 1;
-        if let Some(first) = self.nodes.surplus[me].pop() {
-            // A separate number, because this happens between two steps.
-            let waiter = 100 + first;
-            self.next[me].1 = Some(waiter);
-            self.nodes.call(node, waiter, Call::GiveBack, Input::GiveBack(first, waiter));
-            self.take_ended();
-            return true;
-        }
         let Some(step) = program.get(next) else { return false };
-        let (call, input) = match *step {
+        let call = match *step {
             Step::Allocate(block, pages) => {
                 self.wanted[me] = Some(block);
                 let bytes = if pages == 0 { 100 } else { pages * PAGE_BYTES };
                 let request = Request { bytes, align: 8, home: NodeId(node), own_pages: pages > 0 };
-                (Call::Allocate(request), Input::Allocate(request, waiter))
+                Call::Allocate(request)
             }
             Step::Free(block) | Step::FreeToo(block) => {
                 let Some(offset) = self.blocks[block] else { return false };
                 if matches!(step, Step::Free(_)) {
                     self.nodes.model.remove(offset);
                 }
-                (Call::Free(offset), Input::Free(offset, waiter))
+                Call::Free(offset)
             }
         };
         self.next[me] = (next + 1, Some(waiter));
-        self.nodes.call(node, waiter, call, input);
+        self.nodes.call(node, waiter, call);
         self.take_ended();
         true
     }
@@ -366,8 +349,7 @@ impl World {
                     let wanted = self.wanted[me].take().expect("the program waits for a block");
                     self.blocks[wanted] = Some(block.offset);
                 }
-                Answer::Freed if waiter < 100 => self.freed += 1,
-                Answer::Freed => {}
+                Answer::Freed => self.freed += 1,
                 Answer::NoBlock => self.refused += 1,
                 Answer::NoRoom { .. } => self.no_room += 1,
                 other => panic!("{other:?}"),
@@ -420,7 +402,7 @@ fn of_two_frees_of_one_block_exactly_one_succeeds() {
 fn a_span_that_comes_too_late_goes_back() {
     let mut nodes = Nodes::new(2, PAGES);
     let request = Request { bytes: 2 * PAGE_BYTES, align: 16, home: NodeId(1), own_pages: true };
-    nodes.call(1, 7, Call::Allocate(request), Input::Allocate(request, 7));
+    nodes.call(1, 7, Call::Allocate(request));
     nodes.step(1, Input::Abandon(7));
     while !nodes.network.is_empty() {
         nodes.deliver(0);
@@ -434,9 +416,9 @@ fn a_block_that_another_node_had_says_so_and_a_new_one_is_fresh() {
     let mut nodes = Nodes::new(2, PAGES);
     let request = Request { bytes: 100, align: 16, home: NodeId(1), own_pages: false };
     let mut waiter = 0;
-    let mut call = |nodes: &mut Nodes, node: u16, call: Call, input: &dyn Fn(u32) -> Input| {
+    let mut call = |nodes: &mut Nodes, node: u16, call: Call| {
         waiter += 1;
-        nodes.call(node, waiter, call, input(waiter));
+        nodes.call(node, waiter, call);
         while !nodes.network.is_empty() {
             nodes.deliver(0);
         }
@@ -444,11 +426,11 @@ fn a_block_that_another_node_had_says_so_and_a_new_one_is_fresh() {
     };
     let mut past = Vec::new();
     for freed_by in [1, 0, 1] {
-        let answer = call(&mut nodes, 1, Call::Allocate(request), &|waiter| Input::Allocate(request, waiter));
+        let answer = call(&mut nodes, 1, Call::Allocate(request));
         let Answer::Block(block) = answer else { panic!("{answer:?}") };
         past.push((block.is_fresh, block.is_foreign));
         nodes.model.remove(block.offset);
-        let freed = call(&mut nodes, freed_by, Call::Free(block.offset), &|it| Input::Free(block.offset, it));
+        let freed = call(&mut nodes, freed_by, Call::Free(block.offset));
         assert_eq!(freed, Answer::Freed);
     }
     assert_eq!(past, [(true, false), (false, false), (false, true)]);

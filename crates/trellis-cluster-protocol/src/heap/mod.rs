@@ -12,14 +12,16 @@
 //! available to every node. It must never assume that messages keep their order.
 //!
 //! **Release consistency.** A free is a release and an allocation is an acquire if they happen at different nodes. So
-//! before a block of another node is freed, and before a span goes back, the caller makes known what its program wrote:
-//! [`Answer::Elsewhere`] and [`Effect::Surplus`] give it the opportunity. When it gets a block that [`Block::is_foreign`],
-//! it first applies the notices that it received. [`Message::releases`] says which messages carry them.
+//! before a block of another node is freed, and before a span goes back, the caller makes known what its program wrote. When
+//! it gets a block that [`Block::is_foreign`], it first applies the notices that it received. A [`Call`] has these steps in
+//! their order. [`Message::releases`] says which messages carry notices.
 
 mod arena;
+mod call;
 mod directory;
 mod span;
 
+pub use call::{Call, Step, Told};
 pub use directory::SPANS_MAX;
 pub use trellis_base::size_classes::{self, ALIGN_BYTES_MIN, SMALL_BYTES_MAX};
 
@@ -115,10 +117,8 @@ pub enum Input {
     FreeElsewhere(u64, Waiter),
     /// The program asks how large the block at this offset is.
     Measure(u64, Waiter),
-    /// The span named by [`Effect::Surplus`] may go: what was written has been made known.
+    /// The surplus span that begins at this page may go: what was written has been made known.
     GiveBack(u32, Waiter),
-    /// Every empty span becomes surplus.
-    Trim,
     /// The program no longer waits (its deadline passed).
     Abandon(Waiter),
     /// A message arrived.
@@ -132,8 +132,6 @@ pub enum Effect {
     Send(NodeId, Message),
     /// The call is done, or has come to a point where the caller must do something.
     Done(Waiter, Answer),
-    /// The span that begins at this page is empty: call [`Input::GiveBack`] once what was written has been made known.
-    Surplus(u32),
     /// The peer sent a message that no correct peer can send.
     Violation(NodeId, &'static str),
 }
@@ -283,9 +281,9 @@ impl Statistics {
     }
 }
 
-/// A call that waits.
+/// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Call {
+enum Waits {
     /// For a span of this many pages.
     Span { request: Request, pages: u32 },
     /// For the span to have its home.
@@ -310,7 +308,10 @@ pub struct Heap {
     geometry: Geometry,
     arena: Arena,
     directory: Option<Directory>,
-    calls: BTreeMap<Waiter, Call>,
+    calls: BTreeMap<Waiter, Waits>,
+    /// Empty spans that go back once what was written to them has been made known: the pages at which they begin. No
+    /// [`Call`] has them.
+    surplus: Vec<u32>,
     /// Page and owner, by the page's number modulo the size.
     owners: Vec<Option<(u32, NodeId)>>,
 }
@@ -324,6 +325,7 @@ impl Heap {
             arena: Arena::new(geometry),
             directory: (me == directory).then(|| Directory::new(first_page, end_page, base_pages)),
             calls: BTreeMap::new(),
+            surplus: Vec::new(),
             owners: vec![None; REMEMBERED.min(end_page.saturating_sub(first_page) as usize).max(1)],
         }
     }
@@ -347,14 +349,18 @@ impl Heap {
                 }
                 None => effects.push(Effect::Done(waiter, Answer::NoBlock)),
             },
-            Input::Trim => effects.extend(self.arena.trim().into_iter().map(Effect::Surplus)),
             Input::Abandon(waiter) => {
-                if let Some(Call::Granted { run, .. }) = self.calls.remove(&waiter) {
+                if let Some(Waits::Granted { run, .. }) = self.calls.remove(&waiter) {
                     self.give_back(run, self.geometry.me, waiter, effects);
                 }
             }
             Input::Message(from, message) => self.receive(from, message, effects),
         }
+    }
+
+    /// Makes every empty span surplus.
+    fn trim(&mut self) {
+        self.surplus.extend(self.arena.trim());
     }
 
     /// The amount that this node has handed out now.
@@ -365,9 +371,9 @@ impl Heap {
     /// The nodes from which the call's answer is to come, as far as this node knows; `None` if it waits for no other node.
     pub fn debt(&self, waiter: Waiter) -> Option<Debt> {
         match *self.calls.get(&waiter)? {
-            Call::Span { .. } | Call::Reply { is_block: false, .. } => Some(Debt::Directory),
-            Call::Reply { asked, .. } => Some(Debt::Block(asked)),
-            Call::Granted { .. } => None,
+            Waits::Span { .. } | Waits::Reply { is_block: false, .. } => Some(Debt::Directory),
+            Waits::Reply { asked, .. } => Some(Debt::Block(asked)),
+            Waits::Granted { .. } => None,
         }
     }
 
@@ -391,7 +397,7 @@ impl Heap {
         if pages > heap_pages || align_pages > u64::from(u32::MAX) {
             return self.no_room(request, pages, heap_pages.min(pages - 1), waiter, effects);
         }
-        self.calls.insert(waiter, Call::Span { request, pages });
+        self.calls.insert(waiter, Waits::Span { request, pages });
         let message = Message::Request { waiter, pages, align_shift: align_pages.trailing_zeros() as u8 };
         self.post(self.geometry.directory, message, effects);
     }
@@ -406,7 +412,7 @@ impl Heap {
     }
 
     fn adopt(&mut self, waiter: Waiter, effects: &mut Vec<Effect>) {
-        let Some(Call::Granted { request, run, is_fresh }) = self.calls.remove(&waiter) else {
+        let Some(Waits::Granted { request, run, is_fresh }) = self.calls.remove(&waiter) else {
             unreachable!("only a call whose span came adopts it");
         };
         let block = self.arena.adopt(run, is_fresh, &request);
@@ -414,7 +420,7 @@ impl Heap {
     }
 
     fn await_reply(&mut self, waiter: Waiter, offset: u64, asked: NodeId, is_block: bool) {
-        self.calls.insert(waiter, Call::Reply { offset, asked, is_block });
+        self.calls.insert(waiter, Waits::Reply { offset, asked, is_block });
     }
 
     /// Asks the node that is believed to have the block.
@@ -443,7 +449,7 @@ impl Heap {
             }
             Message::Grant { waiter, run, is_fresh } => self.granted(from, waiter, run, is_fresh, effects),
             Message::NoRoom { waiter, longest } => {
-                if let Some(Call::Span { request, pages }) = self.calls.remove(&waiter) {
+                if let Some(Waits::Span { request, pages }) = self.calls.remove(&waiter) {
                     self.no_room(request, pages, longest, waiter, effects);
                 }
             }
@@ -469,8 +475,8 @@ impl Heap {
             return effects.push(Effect::Violation(from, "pages of the heap, whose directory it does not keep"));
         }
         match self.calls.get(&waiter) {
-            Some(&Call::Span { request, pages }) if pages == run.pages => {
-                self.calls.insert(waiter, Call::Granted { request, run, is_fresh });
+            Some(&Waits::Span { request, pages }) if pages == run.pages => {
+                self.calls.insert(waiter, Waits::Granted { request, run, is_fresh });
                 effects.push(Effect::Done(waiter, Answer::Span(run)));
             }
             // The call has been given up.
@@ -489,7 +495,7 @@ impl Heap {
                 // What this node's program wrote there is known: the node that frees the block has received it.
                 Some(Freed::Whole(run)) => return self.give_back(run, to, waiter, effects),
                 Some(Freed::Emptied(first)) => {
-                    effects.push(Effect::Surplus(first));
+                    self.surplus.push(first);
                     Outcome::Freed
                 }
             },
@@ -518,7 +524,7 @@ impl Heap {
                 let is_routed = self.directory.is_some();
                 // For its own program, the directory knows better which node it waits for.
                 if requester == me
-                    && let Some(Call::Reply { asked, .. }) = self.calls.get_mut(&waiter)
+                    && let Some(Waits::Reply { asked, .. }) = self.calls.get_mut(&waiter)
                 {
                     *asked = to;
                 }
@@ -530,7 +536,7 @@ impl Heap {
 
     fn replied(&mut self, waiter: Waiter, outcome: Outcome, owner: NodeId, effects: &mut Vec<Effect>) {
         // No call waits for the answer about a span that came too late, or for an answer to a call that was given up.
-        let Some(Call::Reply { offset, .. }) = self.calls.get(&waiter).copied() else { return };
+        let Some(Waits::Reply { offset, .. }) = self.calls.get(&waiter).copied() else { return };
         self.calls.remove(&waiter);
         let page = self.geometry.page_of(offset);
         let slot = self.owner_slot(page);

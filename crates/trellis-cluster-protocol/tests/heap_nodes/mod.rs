@@ -1,13 +1,14 @@
 //! A few nodes with their heaps, a network that delivers in any order, and the results of the programs' calls.
 //!
-//! Promises: the programs act in the order that a runtime must keep: a span has its home before it is used, and what
-//! was written is known before a span is given back. Every step checks that no block overlaps another and that no
+//! Promises: calls of the programs take the steps that a runtime carries out ([`heap::Call`]). Every step checks that no block overlaps another and that no
 //! page has blocks of two nodes.
 
 use std::collections::BTreeMap;
 
 use trellis_cluster_protocol::NodeId;
-use trellis_cluster_protocol::heap::{Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Run, Waiter};
+use trellis_cluster_protocol::heap::{
+    self, Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Step, Told, Waiter,
+};
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
@@ -57,7 +58,8 @@ pub(crate) type Underway = (u16, u16, Message);
 pub(crate) struct Nodes {
     pub(crate) heaps: Vec<Heap>,
     pub(crate) network: Vec<Underway>,
-    pub(crate) surplus: Vec<Vec<u32>>,
+    /// The steps of the calls that have several.
+    running: BTreeMap<(u16, Waiter), heap::Call>,
     /// The calls that wait, by node and number.
     pub(crate) calls: BTreeMap<(u16, Waiter), Call>,
     /// Calls that ended, for the test to collect.
@@ -70,8 +72,8 @@ pub(crate) enum Call {
     Allocate(Request),
     /// The block at this offset.
     Free(u64),
-    GiveBack,
-    Measure,
+    /// The size of the block at this offset.
+    Measure(u64),
 }
 
 impl Nodes {
@@ -90,16 +92,42 @@ impl Nodes {
         Nodes {
             heaps: (0..nodes).map(heap).collect(),
             network: Vec::new(),
-            surplus: vec![Vec::new(); usize::from(nodes)],
+            running: BTreeMap::new(),
             calls: BTreeMap::new(),
             ended: Vec::new(),
             model: Model::default(),
         }
     }
 
-    pub(crate) fn call(&mut self, node: u16, waiter: Waiter, call: Call, input: Input) {
+    pub(crate) fn call(&mut self, node: u16, waiter: Waiter, call: Call) {
         assert_eq!(self.calls.insert((node, waiter), call), None, "one call has one number");
-        self.step(node, input);
+        let steps = match call {
+            Call::Allocate(request) => heap::Call::allocate(request, waiter),
+            Call::Free(offset) => heap::Call::free(offset, waiter),
+            Call::Measure(offset) => return self.step(node, Input::Measure(offset, waiter)),
+        };
+        self.running.insert((node, waiter), steps);
+        self.go_on(node, waiter, None);
+    }
+
+    /// The next step of a call, after the one with this outcome.
+    fn go_on(&mut self, node: u16, waiter: Waiter, mut told: Option<Told>) {
+        let heap = &mut self.heaps[usize::from(node)];
+        let call = self.running.get_mut(&(node, waiter)).expect("a call with steps");
+        loop {
+            let step = match told {
+                None => call.begin(heap),
+                Some(told) => call.go_on(heap, told),
+            };
+            match step {
+                Step::Publish | Step::Refresh | Step::Place(_) => told = Some(Told::Done),
+                Step::Ask(input) => return self.step(node, input),
+                Step::End(answer) => {
+                    self.running.remove(&(node, waiter));
+                    return self.end(node, waiter, answer);
+                }
+            }
+        }
     }
 
     pub(crate) fn deliver(&mut self, at: usize) {
@@ -117,26 +145,19 @@ impl Nodes {
                     self.network.push((node, to.0, message));
                 }
                 Effect::Done(waiter, answer) => self.done(node, waiter, answer),
-                Effect::Surplus(first) => self.surplus[usize::from(node)].push(first),
                 Effect::Violation(from, what) => panic!("{from} sent {what}"),
             }
         }
     }
 
     fn done(&mut self, node: u16, waiter: Waiter, answer: Answer) {
-        match answer {
-            Answer::Span(Run { pages, .. }) => {
-                assert!(pages > 0);
-                return self.step(node, Input::Adopt(waiter));
-            }
-            Answer::Elsewhere => {
-                let Some(&Call::Free(offset)) = self.calls.get(&(node, waiter)) else {
-                    panic!("only a free is told so")
-                };
-                return self.step(node, Input::FreeElsewhere(offset, waiter));
-            }
-            _ => {}
+        match self.running.contains_key(&(node, waiter)) {
+            true => self.go_on(node, waiter, Some(Told::Answer(answer))),
+            false => self.end(node, waiter, answer),
         }
+    }
+
+    fn end(&mut self, node: u16, waiter: Waiter, answer: Answer) {
         let call = self.calls.remove(&(node, waiter)).expect("each call ends once");
         if let (Call::Allocate(request), Answer::Block(block)) = (call, answer) {
             check(&request, &block);

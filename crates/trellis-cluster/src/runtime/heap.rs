@@ -1,5 +1,4 @@
-//! The shared heap: passes the program's calls to the pure state machine and waits. It also keeps the order in which
-//! stores become known: what was written to a block is known before another node can get the block.
+//! The shared heap: carries out the steps of the program's calls ([`Call`]), and waits.
 //!
 //! Promises: a call that fails has changed nothing, except that it may have given empty pages back. It must never touch
 //! the region: only the program's own stores fill a block.
@@ -8,7 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use trellis_cluster_protocol::heap::{
-    Answer, Block, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
+    Answer, Block, Call, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
+    Step, Told,
 };
 use trellis_cluster_protocol::{NodeId, heap, wire};
 
@@ -37,9 +37,6 @@ struct State {
     effects: Vec<Effect>,
     /// Answers for threads that were woken and have not looked yet, by ticket.
     answers: BTreeMap<u32, Answer>,
-    /// Empty spans that a thread of the program has to give back, because only such a thread can publish what was
-    /// written there.
-    surplus: Vec<u32>,
 }
 
 /// An allocation that the program requests.
@@ -62,8 +59,8 @@ impl SharedHeap {
             base_pages: (config.base_address / config.page_bytes) as u64,
         };
         let machine = heap::Heap::new(geometry);
-        let (effects, answers, surplus) = (Vec::with_capacity(16), BTreeMap::new(), Vec::new());
-        SharedHeap { state: Ordered::new(Rank::State, State { machine, effects, answers, surplus }) }
+        let (effects, answers) = (Vec::with_capacity(16), BTreeMap::new());
+        SharedHeap { state: Ordered::new(Rank::State, State { machine, effects, answers }) }
     }
 }
 
@@ -76,28 +73,10 @@ impl Node {
     /// Allocates a block for the program.
     pub(crate) fn heap_allocate(&self, wanted: AllocationRequest) -> Result<Block, HeapError> {
         let request = self.heap_request(wanted)?;
-        self.heap_give_back()?;
         let ticket = self.waiters.take();
-        let mut answer = self.heap_call(&ticket, Input::Allocate(request, ticket.name()))?;
-        if matches!(answer, Answer::NoRoom { .. }) && self.heap_trim()? {
-            ticket.rearm();
-            answer = self.heap_call(&ticket, Input::Allocate(request, ticket.name()))?;
-        }
-        if let Answer::Span(run) = answer {
-            if let Err(error) = self.heap_place(run, &wanted, request.home) {
-                self.heap_step(Input::Abandon(ticket.name()));
-                return Err(error.into());
-            }
-            ticket.rearm();
-            answer = self.heap_call(&ticket, Input::Adopt(ticket.name()))?;
-        }
-        match answer {
-            Answer::Block(block) => {
-                if block.is_foreign {
-                    self.refresh()?;
-                }
-                Ok(block)
-            }
+        let call = Call::allocate(request, ticket.name());
+        match self.heap_run(&ticket, call, |run| self.heap_place(run, &wanted, request.home))? {
+            Answer::Block(block) => Ok(block),
             Answer::NoRoom { pages, longest } => Err(HeapError::NoRoom(self.no_room(&wanted, pages, longest))),
             other => unreachable!("an allocation was answered with {other:?}"),
         }
@@ -106,18 +85,40 @@ impl Node {
     /// Frees a block, whichever node handed it out.
     pub(crate) fn heap_free(&self, offset: u64) -> Result<(), HeapError> {
         let ticket = self.waiters.take();
-        let mut answer = self.heap_call(&ticket, Input::Free(offset, ticket.name()))?;
-        if answer == Answer::Elsewhere {
-            self.publish()?;
-            ticket.rearm();
-            answer = self.heap_call(&ticket, Input::FreeElsewhere(offset, ticket.name()))?;
-        }
-        match answer {
-            Answer::Freed => {
-                self.heap_give_back()?;
-                Ok(())
-            }
+        let call = Call::free(offset, ticket.name());
+        match self.heap_run(&ticket, call, |_| unreachable!("a block that is freed has its pages"))? {
+            Answer::Freed => Ok(()),
             _ => Err(self.no_block(offset, "freed")),
+        }
+    }
+
+    /// Carries out the steps of a call, and returns its answer.
+    fn heap_run(
+        &self,
+        ticket: &Ticket<'_>,
+        mut call: Call,
+        place: impl Fn(Run) -> Result<(), WaitError>,
+    ) -> Result<Answer, WaitError> {
+        let mut step = call.begin(&mut lock(&self.heap.state).machine);
+        loop {
+            let outcome = match step {
+                Step::Publish => self.publish().map(|()| Told::Done),
+                Step::Refresh => self.refresh().map(|()| Told::Done),
+                Step::Place(run) => place(run).map(|()| Told::Done),
+                Step::Ask(input) => {
+                    ticket.rearm();
+                    self.heap_call(ticket, input).map(Told::Answer)
+                }
+                Step::End(answer) => return Ok(answer),
+            };
+            let mut state = lock(&self.heap.state);
+            match outcome {
+                Ok(told) => step = call.go_on(&mut state.machine, told),
+                Err(error) => {
+                    self.heap_change(&mut state, |machine, effects| call.give_up(machine, effects));
+                    return Err(error);
+                }
+            }
         }
     }
 
@@ -172,29 +173,6 @@ impl Node {
         }
     }
 
-    /// Gives empty pages back, so that there may be enough free pages in a row. Returns whether there were any.
-    fn heap_trim(&self) -> Result<bool, WaitError> {
-        self.heap_step(Input::Trim);
-        self.heap_give_back()
-    }
-
-    /// Gives empty spans back after it has published what was written to them. Returns whether there were any.
-    fn heap_give_back(&self) -> Result<bool, WaitError> {
-        let mut surplus = std::mem::take(&mut lock(&self.heap.state).surplus);
-        if surplus.is_empty() {
-            return Ok(false);
-        }
-        let mut outcome = self.publish();
-        while outcome.is_ok()
-            && let Some(first) = surplus.pop()
-        {
-            let ticket = self.waiters.take();
-            outcome = self.heap_call(&ticket, Input::GiveBack(first, ticket.name())).map(drop);
-        }
-        lock(&self.heap.state).surplus.append(&mut surplus);
-        outcome.map(|()| true)
-    }
-
     /// Passes a call to the state machine and waits for its answer.
     fn heap_call(&self, ticket: &Ticket<'_>, input: Input) -> Result<Answer, WaitError> {
         self.heap_step(input);
@@ -220,7 +198,7 @@ impl Node {
         if state.answers.contains_key(&ticket.name()) {
             return Ok(());
         }
-        self.heap_carry_out(&mut state, Input::Abandon(ticket.name()));
+        self.heap_change(&mut state, |machine, effects| machine.step(Input::Abandon(ticket.name()), effects));
         drop(state);
         Err(self.too_long(Wait::Heap, whom))
     }
@@ -251,12 +229,12 @@ impl Node {
     }
 
     fn heap_step(&self, input: Input) {
-        self.heap_carry_out(&mut lock(&self.heap.state), input);
+        self.heap_change(&mut lock(&self.heap.state), |machine, effects| machine.step(input, effects));
     }
 
-    fn heap_carry_out(&self, state: &mut State, input: Input) {
-        let State { machine, effects, answers, surplus } = state;
-        machine.step(input, effects);
+    fn heap_change(&self, state: &mut State, change: impl FnOnce(&mut heap::Heap, &mut Vec<Effect>)) {
+        let State { machine, effects, answers } = state;
+        change(machine, effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(to, message) => self.send(to, &wire::Message::Heap(message)),
@@ -264,7 +242,6 @@ impl Node {
                     answers.insert(ticket, answer);
                     self.waiters.signal(ticket, 0);
                 }
-                Effect::Surplus(first) => surplus.push(first),
                 Effect::Violation(from, what) => self.refuse_frame(from, what),
             }
         }
