@@ -6,7 +6,7 @@
 
 use super::node::{Doing, Node};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
-use crate::views::{Change, check_change, check_thought};
+use crate::model::views::{Change, check_change, check_thought};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::node::Order;
