@@ -9,9 +9,11 @@
 //! from the supplier when their message arrives, which the contract of [`trellis_cluster_protocol::coherence`] allows.
 //! It must never choose what happens next, decide what a node decides, or look into a protocol.
 
+mod driven;
 mod memory;
 pub(crate) mod views;
 
+pub use driven::{Alarm, Call, Driven, Envelope, Outcome, Waiting};
 pub(crate) use memory::{ABSENT, First, Layout, Memory};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
