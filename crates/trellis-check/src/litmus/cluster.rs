@@ -1,8 +1,8 @@
 //! The cluster of litmus tests: shards, copies with real values, messages and threads.
 //!
 //! Promises: any message under way may be delivered next, and whatever is pending in a shard may go off next. A waiting
-//! thread tries its access again only after a wake. An effect that breaks the contract is recorded as a problem and ends
-//! the run. It must never help a protocol: it retries nothing, and delivers nothing that was not sent.
+//! thread tries its access again only after a wake. An effect that breaks the contract is recorded as a problem and
+//! ends the run. It must never help a protocol: it retries nothing, and delivers nothing that was not sent.
 
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
 use crate::model::{self, First, Memory, Stepping};

@@ -1,8 +1,8 @@
 //! A cluster whose every step a test chooses: scripts, random programs, programs with a clock.
 //!
-//! Promises: what a step does is logged, effects in their order. A breach of the contract is a panic that says what broke.
-//! A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended by itself. It must never
-//! let a thread retry that was not woken, or let an alarm expire that was not set.
+//! Promises: what a step does is logged, effects in their order. A breach of the contract is a panic that says what
+//! broke. A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended by itself. It
+//! must never let a thread retry that was not woken, or let an alarm expire that was not set.
 
 use super::{Cluster, First, Memory, Stepping};
 use std::collections::BTreeMap;

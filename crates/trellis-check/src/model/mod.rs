@@ -1,16 +1,23 @@
-//! One cluster: what the nodes of every checker do with what their shards order.
+//! What the nodes of every checker do with what their protocols decide.
 //!
-//! A checker is a scheduler, which chooses the next step, and an oracle, which says what must hold. Between them is this
-//! model. [`Memory`] has the views and copies of all nodes. [`Cluster::carry_out`] is the one place where an order of a
-//! shard changes them, sends a message or wakes threads. [`Stepping::step`] lets a shard take a fact, and
-//! [`Stepping::hand_over`] delivers a message, with the bytes that travel with it.
+//! A checker is a scheduler, which chooses the next step, and an oracle, which says what must hold. Between them is
+//! this model of a cluster:
 //!
-//! Promises: orders are carried out one after the other, and each is checked when it is carried out. Bytes are taken
-//! from the supplier when their message arrives, which the contract of [`trellis_cluster_protocol::coherence`] allows.
-//! It must never choose what happens next, decide what a node decides, or look into a protocol.
+//! - Under sequential consistency `Memory` has the views and copies of all nodes, and checks the contract of
+//!   [`trellis_cluster_protocol::coherence`]. `Cluster::carry_out` is the one place where an order of a shard changes
+//!   them, sends a message or wakes threads. `Stepping::step` lets a shard take a fact, and `Stepping::hand_over`
+//!   delivers a message with the bytes that travel with it. The explorer, the litmus tests, the simulator and
+//!   [`Driven`], which tests drive, are such clusters.
+//! - Under release consistency [`twinned`] has the views, bytes and twins of one node, because no rule is about
+//!   several. [`twinned::Releasing::carry_out`] and [`twinned::Releasing::arrive`] are the same for them.
+//!
+//! Promises: orders are carried out one after the other, and each is checked when it is carried out. Bytes of
+//! sequentially consistent pages are taken from the supplier when their message arrives, which the contract allows. It
+//! must never choose what happens next, decide what a node decides, or look into a protocol.
 
 mod driven;
 mod memory;
+pub mod twinned;
 pub(crate) mod views;
 
 pub use driven::{Alarm, Call, Driven, Envelope, Outcome, Waiting};

@@ -127,8 +127,8 @@ impl Thread {
 pub(super) struct Cluster {
     pub(super) nodes: [u32; NODES_MAX],
     pub(super) memory: Memory<Used>,
-    /// With [`Instance::silent`]: the pages that each node lets go when their time is over. Others it may let go, but need
-    /// not.
+    /// With [`Instance::silent`]: the pages that each node lets go when their time is over. Others it may let go, but
+    /// need not.
     pub(super) asked_for: [PageSet; NODES_MAX],
     /// One more than an instance has, for the thread that takes pages over.
     pub(super) threads: [[Thread; THREADS_MAX + 1]; NODES_MAX],

@@ -2,30 +2,21 @@
 //!
 //! The model is small: pages of a few words, nodes with one thread each, a network that delivers in any order, and
 //! locks and barriers that only carry knowledge. The words of one page are under different locks, so pages are
-//! falsely shared all the time. A failure names the seed; `TRELLIS_SEED=… cargo test -p trellis-cluster-protocol
-//! --test release_consistency` replays it.
+//! falsely shared all the time. A failure names the seed; `TRELLIS_SEED=… cargo test -p trellis-check --test
+//! release_consistency` replays it.
 
 // The seed to replay comes from the environment.
 #![allow(clippy::disallowed_methods)]
 
-use std::collections::BTreeMap;
 use trellis_base::Random;
+use trellis_check::model::twinned::{Body, Handling, PAGE_WORDS as WORDS, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Geometry, Hlrc, Input, Message, Propagation};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
-const WORDS: usize = 4;
 /// A value that is never released.
 const SCRIBBLE: u32 = 1 << 30;
-type Page = [u32; WORDS];
-type Diff = Vec<(usize, u32)>;
-
-enum Body {
-    Nothing,
-    Pages(Vec<Page>),
-    Diffs(Vec<Diff>),
-}
 
 enum Packet {
     Page { message: Message, body: Body },
@@ -63,10 +54,7 @@ enum Doing {
 struct Node {
     protocol: Hlrc,
     intervals: Intervals,
-    memory: Vec<Page>,
-    twins: Vec<Page>,
-    view: Vec<Access>,
-    stored: Vec<bool>,
+    copies: Twinned,
     published: bool,
     doing: Doing,
     early: Vec<(usize, Vec<u8>, Option<usize>)>,
@@ -133,10 +121,7 @@ impl World {
             Node {
                 protocol: Hlrc::new(geometry, propagation),
                 intervals: Intervals::new(me, nodes as u16, pages as u32, is_ordered),
-                memory: vec![[0; WORDS]; pages],
-                twins: vec![[0; WORDS]; pages],
-                view: vec![Access::None; pages],
-                stored: vec![false; pages],
+                copies: Twinned::new(pages),
                 published: false,
                 doing: Doing::Idle,
                 early: Vec::new(),
@@ -182,12 +167,8 @@ impl World {
         let (from, to, packet) = self.network.remove(index);
         match packet {
             Packet::Page { message, body } => {
-                if let (Body::Pages(pages), Some(range)) = (&body, message.bytes()) {
-                    for (page, bytes) in range.pages().zip(pages) {
-                        assert_eq!(self.nodes[to].view[page.0 as usize], Access::None, "seed {}", self.seed);
-                        self.nodes[to].memory[page.0 as usize] = *bytes;
-                    }
-                }
+                let arrived = Acting { world: self, node: to }.arrive(message, &body);
+                self.must(arrived);
                 self.step(to, Input::Message { from: NodeId(from as u16), message }, &body);
             }
             Packet::Knowledge { bytes, for_lock } => {
@@ -307,10 +288,10 @@ impl World {
                 let (page, place) = (word / WORDS, word % WORDS);
                 if !is_owned(word) {
                     self.nodes[node].doing = Doing::Checking(word + 1);
-                } else if self.nodes[node].view[page] == Access::None {
+                } else if self.nodes[node].copies.views[page] == Access::None {
                     self.fault(node, page, false);
                 } else {
-                    let seen = self.nodes[node].memory[page][place];
+                    let seen = self.nodes[node].copies.bytes[page][place];
                     let (least, most) = (self.at_last_barrier[word], self.truth[word]);
                     // The owner may have scribbled on it since.
                     assert!(
@@ -346,21 +327,19 @@ impl World {
             return;
         }
         let (page, place) = (word / WORDS, word % WORDS);
-        let view = self.nodes[node].view[page];
-        let may = view == Access::Write || view == Access::Read && (!write || self.marks);
-        if !may {
+        if !self.nodes[node].copies.allows(page, write, self.marks) {
             if !asked || self.random.once_in(3) {
                 self.fault(node, page, write);
                 self.nodes[node].doing = Doing::Touching { lock, left, word, write, asked: true };
             }
             return;
         }
-        let seen = self.nodes[node].memory[page][place];
+        let seen = self.nodes[node].copies.bytes[page][place];
         assert_eq!(seen, self.truth[word], "seed {}: node {node} sees a wrong value in word {word}", self.seed);
         if write {
             self.scribbled[word] = true;
-            self.nodes[node].memory[page][place] = SCRIBBLE;
-            self.nodes[node].stored[page] = true;
+            self.nodes[node].copies.bytes[page][place] = SCRIBBLE;
+            self.nodes[node].copies.stored[page] = true;
             self.nodes[node].doing = Doing::Scribbling { lock, left, word };
             return;
         }
@@ -370,15 +349,14 @@ impl World {
     /// Stores the final value: a new one, or the old one.
     fn settle(&mut self, node: usize, lock: Option<usize>, left: usize, word: usize) {
         let (page, place) = (word / WORDS, word % WORDS);
-        let view = self.nodes[node].view[page];
-        if !(view == Access::Write || view == Access::Read && self.marks) {
+        if !self.nodes[node].copies.allows(page, true, self.marks) {
             return self.fault(node, page, true);
         }
         if self.random.once_in(2) {
             self.truth[word] += 1;
         }
-        self.nodes[node].memory[page][place] = self.truth[word];
-        self.nodes[node].stored[page] = true;
+        self.nodes[node].copies.bytes[page][place] = self.truth[word];
+        self.nodes[node].copies.stored[page] = true;
         self.nodes[node].doing = match lock {
             Some(lock) => Doing::Inside(lock, left),
             None => Doing::Idle,
@@ -387,7 +365,7 @@ impl World {
 
     /// Makes a prefetch, guessed or announced.
     fn prefetch(&mut self, node: usize) {
-        let pages = self.nodes[node].memory.len();
+        let pages = self.nodes[node].copies.bytes.len();
         let page = self.random.index(pages) as u32;
         let wanted = PageRange::around(PageIndex(page), page, pages as u32);
         let (write, announced) = (self.random.once_in(2), self.random.once_in(2));
@@ -396,7 +374,7 @@ impl World {
 
     fn fault(&mut self, node: usize, page: usize, write: bool) {
         let page = PageIndex(page as u32);
-        let wanted = PageRange::around(page, 0, self.nodes[node].memory.len() as u32);
+        let wanted = PageRange::around(page, 0, self.nodes[node].copies.bytes.len() as u32);
         let wanted = if self.random.once_in(2) { wanted } else { PageRange::one(page) };
         self.step(node, Input::Fault { page, write, wanted }, &Body::Nothing);
     }
@@ -404,8 +382,8 @@ impl World {
     fn publish(&mut self, node: usize) {
         self.nodes[node].published = false;
         if self.marks {
-            for page in 0..self.nodes[node].memory.len() {
-                if self.nodes[node].stored[page] && self.nodes[node].view[page] != Access::None {
+            for page in 0..self.nodes[node].copies.bytes.len() {
+                if self.nodes[node].copies.stored[page] && self.nodes[node].copies.views[page] != Access::None {
                     let range = PageRange::one(PageIndex(page as u32));
                     self.step(node, Input::Stored { range }, &Body::Nothing);
                 }
@@ -449,125 +427,60 @@ impl World {
     fn step(&mut self, node: usize, input: Input, body: &Body) {
         let mut effects = Vec::new();
         self.nodes[node].protocol.step(0, input, &mut effects);
-        let message = match input {
-            Input::Message { message, .. } => Some(message),
-            _ => None,
-        };
-        let mut changed = Vec::new();
-        let mut last: Option<(Message, Vec<Diff>)> = None;
+        let mut handling = Handling::new(input, body);
         for effect in effects {
-            let this = &mut self.nodes[node];
-            let each = |range: PageRange| range.pages().map(|page| page.0 as usize);
-            match effect {
-                Effect::Revoke(range) => each(range).for_each(|page| this.view[page] = Access::None),
-                Effect::Downgrade(range) => each(range).for_each(|page| {
-                    assert_ne!(this.view[page], Access::None, "seed {}", self.seed);
-                    this.view[page] = Access::Read;
-                    this.stored[page] = false;
-                }),
-                Effect::Install { range, access, zero } => each(range).for_each(|page| {
-                    assert_eq!(this.view[page], Access::None, "seed {}", self.seed);
-                    assert!(!zero || this.memory[page] == [0; WORDS], "seed {}", self.seed);
-                    this.view[page] = access;
-                    this.stored[page] = false;
-                }),
-                Effect::Upgrade(range) => each(range).for_each(|page| this.view[page] = Access::Write),
-                Effect::KeepTwin(range) => each(range).for_each(|page| this.twins[page] = this.memory[page]),
-                Effect::Inspect(page) => {
-                    if this.memory[page.0 as usize] != this.twins[page.0 as usize] {
-                        changed.push(page);
-                    }
-                }
-                Effect::Apply { pages, twins } => {
-                    let Body::Diffs(diffs) = body else { panic!("diffs come with messages") };
-                    for (page, diff) in message.unwrap().diffs().unwrap().pages().zip(diffs) {
-                        for &(word, value) in diff.iter().filter(|_| pages.contains(page)) {
-                            this.memory[page.0 as usize][word] = value;
-                            if twins.is_some_and(|twins| twins.contains(page)) {
-                                this.twins[page.0 as usize][word] = value;
-                            }
-                        }
-                    }
-                }
-                Effect::Merge { page, has_twin } => {
-                    let Body::Pages(pages) = body else { panic!("pages come with messages") };
-                    let place = page.0 as usize;
-                    assert_ne!(this.view[place], Access::None, "seed {}", self.seed);
-                    let before = if has_twin { this.twins[place] } else { this.memory[place] };
-                    for word in (0..WORDS).filter(|&word| pages[0][word] != before[word]) {
-                        this.memory[place][word] = pages[0][word];
-                    }
-                    if has_twin {
-                        this.twins[place] = pages[0];
-                    }
-                    self.merged += 1;
-                }
-                Effect::Notice { range, stamp } => this.intervals.note(Notice { range, stamp }),
-                Effect::Published => this.published = true,
-                Effect::SendTwins { to, message: sent } => {
-                    let range = sent.bytes().unwrap_or(PageRange::one(sent.page()));
-                    let pages = range.pages().map(|page| this.twins[page.0 as usize]).collect();
-                    let body = Body::Pages(pages);
-                    self.network.push((node, usize::from(to.0), Packet::Page { message: sent, body }));
-                }
-                Effect::Send { to, message: sent } => {
-                    let body = self.body_of(node, sent, message, body, &mut last);
-                    self.network.push((node, usize::from(to.0), Packet::Page { message: sent, body }));
-                }
-                Effect::Wake(_) => {}
-                other => panic!("seed {}: {other:?} after {input:?}", self.seed),
-            }
+            self.merged += u64::from(matches!(effect, Effect::Merge { .. }));
+            let done = Acting { world: self, node }.carry_out(effect, &mut handling);
+            self.must(done);
         }
-        for page in changed {
+        for page in handling.changed {
             self.step(node, Input::Changed { page }, &Body::Nothing);
         }
         let this = &self.nodes[node];
-        for page in 0..this.view.len() {
-            let says = this.protocol.access(PageIndex(page as u32));
-            let is = this.view[page];
-            assert!(says == is || self.marks && (is, says) == (Access::Read, Access::Write), "seed {}", self.seed);
+        for page in 0..this.copies.views.len() {
+            let thought = this.protocol.access(PageIndex(page as u32));
+            self.must(this.copies.check(node as u16, page, thought, self.marks));
         }
     }
 
-    fn body_of(
-        &mut self,
-        node: usize,
-        sent: Message,
-        came: Option<Message>,
-        body: &Body,
-        last: &mut Option<(Message, Vec<Diff>)>,
-    ) -> Body {
-        let this = &mut self.nodes[node];
-        if let Some(range) = sent.bytes().or(sent.carried().map(PageRange::one)) {
-            return Body::Pages(range.pages().map(|page| this.memory[page.0 as usize]).collect());
-        }
-        let Some(pages) = sent.diffs() else { return Body::Nothing };
-        if let (Some(all), Body::Diffs(diffs)) = (came.and_then(|came| came.diffs()), body)
-            && all.covers(pages)
-        {
-            let of: BTreeMap<u32, &Diff> = all.pages().map(|page| page.0).zip(diffs).collect();
-            return Body::Diffs(pages.pages().map(|page| of[&page.0].clone()).collect());
-        }
-        if let Some((_, diffs)) = last.as_ref().filter(|(message, _)| *message == sent) {
-            return Body::Diffs(diffs.clone());
-        }
-        let diffs = diffs_of(this, pages);
-        *last = Some((sent, diffs.clone()));
-        Body::Diffs(diffs)
+    fn must(&self, done: Result<(), String>) {
+        done.unwrap_or_else(|what| panic!("seed {}: {what}", self.seed));
     }
 }
 
-fn diffs_of(node: &mut Node, pages: PageSet) -> Vec<Diff> {
-    pages
-        .pages()
-        .map(|page| {
-            let (memory, twin) = (&node.memory[page.0 as usize], &mut node.twins[page.0 as usize]);
-            let changed = (0..WORDS).filter(|&word| memory[word] != twin[word]);
-            let diff: Diff = changed.map(|word| (word, memory[word])).collect();
-            diff.iter().for_each(|&(word, value)| twin[word] = value);
-            diff
-        })
-        .collect()
+/// A node that takes a step.
+struct Acting<'a> {
+    world: &'a mut World,
+    node: usize,
+}
+
+impl Releasing for Acting<'_> {
+    fn me(&self) -> u16 {
+        self.node as u16
+    }
+
+    fn copies(&mut self) -> &mut Twinned {
+        &mut self.world.nodes[self.node].copies
+    }
+
+    fn place(&self, page: PageIndex) -> Option<usize> {
+        Some(page.0 as usize)
+    }
+
+    fn send(&mut self, to: NodeId, message: Message, body: Body) {
+        self.world.network.push((self.node, usize::from(to.0), Packet::Page { message, body }));
+    }
+
+    /// Threads look again by themselves.
+    fn wake(&mut self, _pages: PageRange) {}
+
+    fn note(&mut self, notice: Notice) {
+        self.world.nodes[self.node].intervals.note(notice);
+    }
+
+    fn published(&mut self) {
+        self.world.nodes[self.node].published = true;
+    }
 }
 
 #[test]
