@@ -72,12 +72,14 @@ pub enum Operation {
         /// Receives the value.
         register: u8,
     },
-    /// Announces accesses to pages.
+    /// Says, or guesses, which pages will be accessed.
     Announce {
         /// The first page.
         page: u8,
         /// Whether the accesses are stores.
         write: bool,
+        /// The program says so; otherwise it is a guess of the node.
+        announced: bool,
     },
 }
 

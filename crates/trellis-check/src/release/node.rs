@@ -152,13 +152,13 @@ impl Node {
                 let load = sync::Input::Operate(flag.into(), sync::Operation::Load, number.into());
                 self.call(setup, thread, load, out);
             }
-            (Doing::Ready, Operation::Announce { page, write }) => {
+            (Doing::Ready, Operation::Announce { page, write, announced }) => {
                 self.threads[thread].next += 1;
                 self.end_if_over(setup, thread);
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
-                self.step(setup, Input::Prefetch { wanted, write, announced: true }, &Body::Nothing, out);
+                self.step(setup, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
             }
             (Doing::Ready, _) => self.publish(setup, thread, out),
             (Doing::Published, _) => self.release(setup, thread, operation, out),
