@@ -2,8 +2,9 @@
 //!
 //! The [`explore`] module visits every state that a small cluster can reach, in whatever order messages arrive and
 //! threads run. [`pages`] and [`synchronisation`] define such a cluster and what must hold in it; [`changes`] defines
-//! how all nodes change a protocol, and [`members`] how nodes join and leave. [`mutants`] breaks the protocol in known ways and expects the explorer to notice
-//! each of them.
+//! how all nodes change a protocol, and [`members`] how nodes join and leave. [`mutants`] breaks the protocol in known
+//! ways and expects the explorer to notice each of them. What a node does with the orders of its shard is the same for all
+//! checkers ([`model`]).
 //!
 //! Promises: the crate runs the real `step` of the protocol. The same instance gives the same states and the same
 //! trace on every machine. A violation is reported as the shortest trace that leads to it. It must never accept a
@@ -88,10 +89,10 @@ mod intern;
 pub mod leases;
 pub mod litmus;
 pub mod members;
+pub mod model;
 pub mod mutants;
 pub mod pages;
 pub mod release;
 pub mod scale;
 pub mod simulate;
 pub mod synchronisation;
-mod views;

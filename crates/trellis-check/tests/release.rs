@@ -9,7 +9,8 @@ use trellis_check::mutants::{noticed, release_mutants_of, try_release};
 use trellis_check::release::explore::Orders;
 use trellis_check::release::scripts::{Program, Size, homes, setup, small};
 use trellis_check::release::{Fault, Setup, litmus, shapes, swarm};
-use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::{Content, Message, Protocol};
+use trellis_cluster_protocol::{PageIndex, PageRange};
 
 const MUST_END: Options = Options { states_max: u32::MAX as u64 - 1, must_end: true };
 const PER_PROTOCOL_MIN: usize = 25;
@@ -162,4 +163,11 @@ fn the_models_are_not_mixed() {
     options.protocols = vec![Protocol::IVY];
     let refused = trellis_check::litmus::simulate::simulate(&options, &mut |_| {}).expect_err("it calls the library");
     assert!(refused.starts_with("MP+flags: locks, barriers and flags"), "{refused}");
+}
+
+#[test]
+fn a_copy_of_untouched_pages_brings_no_bytes() {
+    let (demand, range) = (PageIndex(0), PageRange::one(PageIndex(0)));
+    let message = Message::Copy { demand, range, content: Content::Zero, stamp: 0, home: false };
+    assert_eq!(message.bytes(), None);
 }

@@ -100,11 +100,7 @@ const STEPS: [Step; 20] = [
              link_faults=drop=10%,duplicate=5%,reorder=5%",
         ]),
     },
-    Step {
-        name: "protocol, fresh seeds",
-        weight: 4,
-        work: Work::Seeds("-p trellis-cluster-protocol --test conformance"),
-    },
+    Step { name: "protocol, fresh seeds", weight: 4, work: Work::Seeds("-p trellis-check --test conformance") },
     Step { name: "clusters in one process", weight: 6, work: Work::Repeat("-p trellis-dsm --test cluster") },
     Step { name: "protocols in one process", weight: 4, work: Work::Repeat("-p trellis-dsm --test protocols") },
     Step { name: "joining in one process", weight: 2, work: Work::Repeat("-p trellis-dsm --test elastic") },

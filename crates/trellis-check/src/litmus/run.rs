@@ -5,7 +5,7 @@
 //! runtime's bound passed).
 
 use super::Kind;
-use super::cluster::{Activity, Cluster, NODES_MAX, PAGES_MAX, Thread, members};
+use super::cluster::{Activity, Cluster, NEW, NODES_MAX, PAGES_MAX, Thread, members};
 use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program};
 use super::simulate::{Run, Series};
 use crate::intern::guarded;
@@ -275,22 +275,29 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     fn act(&mut self, action: Action) {
-        let Simulator { random, cluster, .. } = self;
-        let draw = &mut || DRAWN | random.draw() as u32;
         match action {
-            Action::Deliver(index) => cluster.deliver(index, draw),
-            Action::Due(node, input, due) => cluster.go_off(node, input, due, draw),
-            Action::Thread(thread) => match cluster.threads[thread].activity {
+            Action::Deliver(index) => self.cluster.deliver(index),
+            Action::Due(node, input, due) => self.cluster.go_off(node, input, due),
+            Action::Thread(thread) => match self.cluster.threads[thread].activity {
                 Activity::Faulted => self.report_fault(thread),
                 Activity::Woken => {
-                    let Thread { node, page, .. } = cluster.threads[thread];
+                    let Thread { node, page, .. } = self.cluster.threads[thread];
                     self.try_instruction(thread);
-                    let Simulator { random, cluster, .. } = self;
-                    let looks_itself = random.once_in(4);
-                    cluster.looked(node, page, looks_itself, &mut || DRAWN | random.draw() as u32);
+                    let looks_itself = self.random.once_in(4);
+                    self.cluster.looked(node, page, looks_itself);
                 }
                 _ => self.try_instruction(thread),
             },
+        }
+        self.draw_priorities();
+    }
+
+    /// Every message that was sent just now gets a priority.
+    fn draw_priorities(&mut self) {
+        let messages = &mut self.cluster.messages;
+        let old = messages.iter().rposition(|envelope| envelope.priority != NEW).map_or(0, |last| last + 1);
+        for envelope in &mut messages[old..] {
+            envelope.priority = DRAWN | self.random.draw() as u32;
         }
     }
 
@@ -298,8 +305,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         let page = PageIndex(self.cluster.threads[thread].page.into());
         let wide = self.random.once_in(4);
         let wanted = if wide { PageRange::around(page, 0, self.cluster.pages.into()) } else { PageRange::one(page) };
-        let Simulator { random, cluster, .. } = self;
-        cluster.report_fault(thread, wanted, &mut || DRAWN | random.draw() as u32);
+        self.cluster.report_fault(thread, wanted);
+        self.draw_priorities();
     }
 
     /// A thread tries its next instruction: it continues, or faults.

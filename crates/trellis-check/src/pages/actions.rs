@@ -6,10 +6,11 @@
 
 use super::cluster::{Activity, Cluster, PURPOSES, RETRY, Thread, members};
 use super::facts::{Fact, STAY};
-use super::{Envelope, Locks, Node, PageSet, Pages, Requests};
+use super::{Envelope, Locks, Node, Pages, Requests};
+use crate::model::Layout;
 use trellis_cluster_protocol::coherence::{Input, Purpose};
 use trellis_cluster_protocol::node::{RangeLockCall, gathering};
-use trellis_cluster_protocol::{Access, PageIndex, PageRange};
+use trellis_cluster_protocol::{Access, PageRange};
 
 /// A possible action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +188,7 @@ impl<N: Node> Pages<N> {
             let is_early = cluster.is_about_to_look(node, page);
             if !is_early || cluster.time_outs[node] > 0 {
                 actions.push(Action::Due { node, due: Input::Resumed { page: self.page_index(page) } });
-                must |= !is_early && (!self.instance.silent || cluster.places[node][page].is_asked_for);
+                must |= !is_early && (!self.instance.silent || cluster.asked_for[node] >> page & 1 != 0);
             }
         }
         must
@@ -297,9 +298,9 @@ impl<N: Node> Pages<N> {
                 }
             }
             Action::Change { node, thread } => {
-                for page in members(self.pages_of(cluster.threads[node][thread].operation)) {
-                    cluster.load(node, page)?;
-                    self.store(cluster, node, page)?;
+                for page in self.locks(cluster.threads[node][thread].operation).pages() {
+                    cluster.memory.load(node as u16, page)?;
+                    cluster.memory.store(node as u16, page)?;
                 }
                 self.unlock(cluster, node, thread)
             }
@@ -326,8 +327,8 @@ impl<N: Node> Pages<N> {
     /// A thread tries its instruction, which retires or faults.
     pub(super) fn access(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
         let operation = cluster.threads[node][thread].operation;
-        let needed = if operation.write { Access::Write } else { Access::Read };
-        if cluster.places[node][usize::from(operation.page)].access < needed {
+        let page = self.page_index(usize::from(operation.page));
+        if !self.retires(cluster, node, operation) {
             if !self.instance.late_faults {
                 return self.submit(cluster, node, thread);
             }
@@ -336,32 +337,22 @@ impl<N: Node> Pages<N> {
         }
         if self.instance.is_taker(node, thread) {
             cluster.threads[node][thread].retire();
-            return self.happen(cluster, node, Fact::RanOn(self.page_index(usize::from(operation.page))));
+            return self.happen(cluster, node, Fact::RanOn(page));
         }
+        let memory = &mut cluster.memory;
         if operation.write {
-            self.store(cluster, node, usize::from(operation.page))?;
+            memory.store(node as u16, page)?
         } else {
-            cluster.load(node, usize::from(operation.page))?;
-        }
+            memory.load(node as u16, page)?
+        };
         cluster.threads[node][thread].retire();
         Ok(())
     }
 
-    fn store(&self, cluster: &mut Cluster, node: usize, page: usize) -> Result<(), String> {
-        for &number in cluster.messages() {
-            let envelope = self.envelopes.value(number);
-            let bytes = envelope.message.bytes();
-            if bytes.is_some_and(|range| range.contains(self.page_index(page))) {
-                return Err(format!(
-                    "node {node} stores to {} while its bytes are on their way from {} to {}",
-                    self.page_index(page),
-                    envelope.from,
-                    envelope.to
-                ));
-            }
-        }
-        cluster.store(node, page);
-        Ok(())
+    /// Whether the view allows the access.
+    fn retires(&self, cluster: &Cluster, node: usize, operation: Operation) -> bool {
+        let needed = if operation.write { Access::Write } else { Access::Read };
+        cluster.memory.view(node as u16, self.page_index(usize::from(operation.page))) >= needed
     }
 
     fn submit(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
@@ -385,10 +376,9 @@ impl<N: Node> Pages<N> {
     fn go_off(&mut self, cluster: &mut Cluster, node: usize, due: Input) -> Result<(), String> {
         match due {
             Input::Resumed { page } => {
-                for place in self.places_of(PageRange::one(page))? {
-                    cluster.time_outs[node] -= u8::from(cluster.is_about_to_look(node, place));
-                    cluster.places[node][place].is_asked_for = false;
-                }
+                let place = cluster.memory.layout().place(page);
+                cluster.time_outs[node] -= u8::from(cluster.is_about_to_look(node, place));
+                cluster.asked_for[node] &= !(1 << place);
             }
             Input::Alarm { purpose: Purpose::Retry, .. } => {
                 cluster.spins[node] = cluster.spins[node].saturating_sub(1);
@@ -409,7 +399,7 @@ impl<N: Node> Pages<N> {
     fn switch(&mut self, cluster: &mut Cluster, node: usize) -> Result<(), String> {
         cluster.change.done |= 1 << node;
         self.happen(cluster, node, Fact::Changes)?;
-        cluster.places[node].iter_mut().for_each(|place| place.is_asked_for = false);
+        cluster.asked_for[node] = 0;
         if cluster.change.done == self.all_nodes() {
             for thread in cluster.threads[..usize::from(self.instance.nodes)].iter_mut().flatten() {
                 thread.left = self.instance.operations;
@@ -425,21 +415,10 @@ impl<N: Node> Pages<N> {
     fn deliver(&mut self, cluster: &mut Cluster, number: u32) -> Result<(), String> {
         cluster.remove_message(number);
         let Envelope { from, to, message } = *self.envelopes.value(number);
-        let receiver = usize::from(to.0);
         if let Some(range) = message.bytes() {
-            for page in self.places_of(range)? {
-                if !cluster.holds_last_value(usize::from(from.0), page) {
-                    return Err(format!(
-                        "the bytes of {} changed at {from} before {to} had them",
-                        self.page_index(page)
-                    ));
-                }
-                if cluster.places[receiver][page].access != Access::None {
-                    return Err(format!("bytes arrive for {}, which {to} has mapped", self.page_index(page)));
-                }
-                cluster.copy(receiver, page);
-            }
+            cluster.memory.arrive(from.0, to.0, range)?;
         }
+        let receiver = usize::from(to.0);
         if self.has_ended(cluster, receiver) {
             return Err(format!("{message} arrives at {to}, which has left"));
         }
@@ -452,9 +431,8 @@ impl<N: Node> Pages<N> {
     /// The first fact that `action` is for a node of `cluster`; `None` if it is none, or several.
     pub(super) fn fact_of(&self, cluster: &Cluster, action: Action) -> Option<(usize, Fact)> {
         let fault = |node: usize, operation: Operation| {
-            let needed = if operation.write { Access::Write } else { Access::Read };
-            let retires = cluster.places[node][usize::from(operation.page)].access >= needed;
-            (!retires && !self.instance.late_faults).then(|| (node, Fact::Input(self.fault(operation))))
+            (!self.retires(cluster, node, operation) && !self.instance.late_faults)
+                .then(|| (node, Fact::Input(self.fault(operation))))
         };
         match action {
             Action::Deliver(number) => {
@@ -493,7 +471,7 @@ impl<N: Node> Pages<N> {
 
     fn calls(&self, operation: Operation, thread: usize) -> Fact {
         let stay = (self.instance.locks == Locks::Timed).then_some(STAY);
-        let range = self.wanted(operation.page, operation.wide);
+        let range = self.locks(operation);
         Fact::Calls(RangeLockCall { range, number: thread as u32, thread: thread as u64, stay })
     }
 
@@ -502,10 +480,8 @@ impl<N: Node> Pages<N> {
     }
 
     /// The pages that `operation` locks, if it is a lock.
-    pub(super) fn pages_of(&self, operation: Operation) -> PageSet {
-        let range = self.wanted(operation.page, operation.wide);
-        let place = |page: PageIndex| self.instance.pages.iter().position(|&other| other == page.0);
-        range.pages().filter_map(place).fold(0, |set, page| set | 1 << page)
+    pub(super) fn locks(&self, operation: Operation) -> PageRange {
+        self.wanted(operation.page, operation.wide)
     }
 
     pub(super) fn wanted(&self, page: u8, wide: bool) -> PageRange {

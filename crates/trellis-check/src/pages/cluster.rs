@@ -1,13 +1,13 @@
 //! The state of a small cluster: views, memories, threads and messages under way.
 //!
-//! Promises: two clusters whose differences do not matter are written as the same bytes. It must never change a view
-//! without checking the views of all other nodes.
+//! Promises: two clusters whose differences do not matter are written as the same bytes. A version is written as one of
+//! three: none, an old one, the last. It must never forget a difference that matters.
 
 use super::actions::Operation;
 use super::{Instance, PageSet};
-use crate::views::{Change, check_change};
-use trellis_cluster_protocol::Access;
+use crate::model::{ABSENT, Layout, Memory};
 use trellis_cluster_protocol::coherence::Purpose;
+use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 
 /// The maximum number of nodes of an instance.
 pub const NODES_MAX: usize = 6;
@@ -18,25 +18,38 @@ pub const THREADS_MAX: usize = 2;
 /// The maximum number of messages under way at the same time.
 const MESSAGES_MAX: usize = 40;
 
-/// The content of a page in a node's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum Memory {
-    /// There is no memory yet.
-    #[default]
-    Absent,
-    /// A value older than the last store.
-    Old,
-    /// The last value stored by any node; zero before the first store.
-    Last,
+/// The pages of an instance.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    pages: [u32; PAGES_MAX],
+    count: usize,
 }
 
-/// One page at one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Place {
-    pub(super) access: Access,
-    pub(super) memory: Memory,
-    /// With [`Instance::silent`]: the node lets the page go when its time is over. Otherwise it may, but need not.
-    pub(super) is_asked_for: bool,
+impl Used {
+    fn of(instance: &Instance) -> Used {
+        let mut pages = [0; PAGES_MAX];
+        let count = instance.pages.len();
+        pages[..count].copy_from_slice(&instance.pages);
+        Used { pages, count }
+    }
+
+    pub(super) fn page(self, place: usize) -> PageIndex {
+        PageIndex(self.pages[place])
+    }
+}
+
+impl Layout for Used {
+    fn places(self) -> usize {
+        self.count
+    }
+
+    fn place(self, page: PageIndex) -> usize {
+        self.pages[..self.count].iter().position(|&other| other == page.0).expect("a page of the instance")
+    }
+
+    fn has(self, range: PageRange) -> bool {
+        range.pages().all(|page| self.pages[..self.count].contains(&page.0))
+    }
 }
 
 /// The purposes of alarms.
@@ -92,17 +105,6 @@ pub(super) struct Progress {
     pub(super) done: u8,
 }
 
-impl Place {
-    fn unpacked(packed: u8) -> Place {
-        let memory = usize::from(packed >> 2 & 3);
-        Place {
-            access: [Access::None, Access::Read, Access::Write][usize::from(packed & 3)],
-            memory: [Memory::Absent, Memory::Old, Memory::Last][memory],
-            is_asked_for: packed >> 4 != 0,
-        }
-    }
-}
-
 impl Thread {
     fn unpacked(first: u8, second: u8) -> Thread {
         let operation = Operation {
@@ -122,10 +124,12 @@ impl Thread {
     }
 }
 
-#[derive(Clone)]
 pub(super) struct Cluster {
     pub(super) nodes: [u32; NODES_MAX],
-    pub(super) places: [[Place; PAGES_MAX]; NODES_MAX],
+    pub(super) memory: Memory<Used>,
+    /// With [`Instance::silent`]: the pages that each node lets go when their time is over. Others it may let go, but
+    /// need not.
+    pub(super) asked_for: [PageSet; NODES_MAX],
     /// One more than an instance has, for the thread that takes pages over.
     pub(super) threads: [[Thread; THREADS_MAX + 1]; NODES_MAX],
     pub(super) prefetches: [u8; NODES_MAX],
@@ -134,8 +138,6 @@ pub(super) struct Cluster {
     pub(super) spins: [u8; NODES_MAX],
     /// The steps of the last node that are over. From the first one on none of its threads uses its views any more.
     pub(super) leaving: u8,
-    /// The node that may leave, if any.
-    leaver: Option<usize>,
     /// The number in `take_overs` of the pages that are taken over from that node, and whether all of them were.
     pub(super) take_over: u32,
     pub(super) is_taken: bool,
@@ -144,29 +146,48 @@ pub(super) struct Cluster {
     pub(super) gone: u8,
     /// The progress of the change of the protocol; after it, the threads do the second half of their operations.
     pub(super) change: Progress,
-    /// Pages that were stored to.
-    stored: PageSet,
     messages: [u32; MESSAGES_MAX],
     message_count: u8,
+}
+
+impl Clone for Cluster {
+    fn clone(&self) -> Cluster {
+        Cluster { memory: self.memory.clone(), ..*self }
+    }
+
+    /// Allocates nothing and copies every field once, because the explorer does this for every action.
+    fn clone_from(&mut self, other: &Cluster) {
+        self.memory.clone_from(&other.memory);
+        self.nodes = other.nodes;
+        self.asked_for = other.asked_for;
+        self.threads = other.threads;
+        self.prefetches = other.prefetches;
+        self.time_outs = other.time_outs;
+        self.spins = other.spins;
+        (self.leaving, self.take_over, self.is_taken) = (other.leaving, other.take_over, other.is_taken);
+        (self.departed, self.gone, self.change) = (other.departed, other.gone, other.change);
+        let count = usize::from(other.message_count);
+        self.messages[..count].copy_from_slice(&other.messages[..count]);
+        self.message_count = other.message_count;
+    }
 }
 
 impl Cluster {
     pub(super) fn new(instance: &Instance, start: &[u32]) -> Cluster {
         let mut cluster = Cluster {
             nodes: [0; NODES_MAX],
-            places: Default::default(),
+            memory: Memory::new(Used::of(instance), usize::from(instance.nodes), ()),
+            asked_for: [0; NODES_MAX],
             threads: Default::default(),
             prefetches: [0; NODES_MAX],
             time_outs: [0; NODES_MAX],
             spins: [0; NODES_MAX],
             leaving: 0,
-            leaver: instance.leaver(),
             take_over: 0,
             is_taken: false,
             departed: 0,
             gone: 0,
             change: Progress::default(),
-            stored: 0,
             messages: [0; MESSAGES_MAX],
             message_count: 0,
         };
@@ -185,8 +206,9 @@ impl Cluster {
     pub(super) fn write(&self, instance: &Instance, bytes: &mut Vec<u8>) {
         for node in 0..usize::from(instance.nodes) {
             bytes.extend_from_slice(&self.nodes[node].to_le_bytes());
-            for place in &self.places[node][..instance.pages.len()] {
-                bytes.push(place.access as u8 | (place.memory as u8) << 2 | u8::from(place.is_asked_for) << 4);
+            for (place, (view, version, last)) in self.memory.row(node as u16).enumerate() {
+                let version = if version == ABSENT { 0 } else { 1 + u8::from(version == last) };
+                bytes.push(view as u8 | version << 2 | (self.asked_for[node] >> place & 1) << 4);
             }
             for thread in &self.threads[node][..instance.threads_of(node)] {
                 let operation = thread.operation;
@@ -212,23 +234,27 @@ impl Cluster {
             bytes.extend_from_slice(&[self.leaving, take_over, u8::from(self.is_taken), self.departed, self.gone]);
         }
         if instance.change.is_some() {
-            bytes.extend_from_slice(&[u8::from(self.change.is_begun), self.change.done]);
+            bytes.push(u8::from(self.change.is_begun));
+            bytes.push(self.change.done);
         }
-        bytes.push(self.stored);
+        let stored = self.memory.row(0).enumerate().map(|(place, (_, _, last))| u8::from(last > 0) << place);
+        bytes.push(stored.sum());
         for message in self.messages() {
             bytes.extend_from_slice(&message.to_le_bytes()[..3]);
         }
     }
 
-    pub(super) fn read(instance: &Instance, bytes: &[u8]) -> Cluster {
-        let mut cluster = Cluster::new(instance, &[]);
+    /// Becomes the state that was written; `travel` has the pages whose bytes go with a message.
+    pub(super) fn read(&mut self, instance: &Instance, bytes: &[u8], travel: impl Fn(u32) -> Option<PageRange>) {
+        let cluster = self;
+        cluster.memory.clear();
+        cluster.message_count = 0;
+        let mut places = [[0; PAGES_MAX]; NODES_MAX];
         let mut bytes = bytes.iter().copied();
         let mut byte = || bytes.next().expect("a state as it was written");
-        for node in 0..usize::from(instance.nodes) {
+        for (node, places) in places[..usize::from(instance.nodes)].iter_mut().enumerate() {
             cluster.nodes[node] = u32::from_le_bytes([byte(), byte(), byte(), byte()]);
-            for place in &mut cluster.places[node][..instance.pages.len()] {
-                *place = Place::unpacked(byte());
-            }
+            places[..instance.pages.len()].fill_with(&mut byte);
             for thread in &mut cluster.threads[node][..instance.threads_of(node)] {
                 *thread = Thread::unpacked(byte(), byte());
                 if instance.overtaken_max.is_some() {
@@ -249,14 +275,26 @@ impl Cluster {
         if instance.change.is_some() {
             cluster.change = Progress { is_begun: byte() != 0, done: byte() };
         }
-        cluster.stored = byte();
+        let stored = byte();
+        let retired = instance.leaver().filter(|_| cluster.leaving > 0);
+        for (node, places) in places[..usize::from(instance.nodes)].iter().enumerate() {
+            cluster.asked_for[node] = 0;
+            for (place, packed) in places[..instance.pages.len()].iter().enumerate() {
+                let view = [Access::None, Access::Read, Access::Write][usize::from(packed & 3)];
+                let last = u32::from(stored >> place & 1);
+                // Versions that are not the last are all alike.
+                let version = [ABSENT, 0, last][usize::from(packed >> 2 & 3)];
+                cluster.memory.restore(node as u16, place, view, retired == Some(node), version, last);
+                cluster.asked_for[node] |= (packed >> 4 & 1) << place;
+            }
+        }
         while let Some(low) = bytes.next() {
             let mut rest = || bytes.next().expect("a state as it was written");
             let message = u32::from_le_bytes([low, rest(), rest(), 0]);
             cluster.messages[usize::from(cluster.message_count)] = message;
             cluster.message_count += 1;
+            travel(message).into_iter().for_each(|range| cluster.memory.set_out(range));
         }
-        cluster
     }
 
     /// Messages under way, by number, ascending.
@@ -292,81 +330,14 @@ impl Cluster {
             .any(|thread| thread.activity == Activity::Woken && usize::from(thread.operation.page) == page)
     }
 
-    pub(super) fn holds_last_value(&self, node: usize, page: usize) -> bool {
-        self.places[node][page].memory == Memory::Last
-    }
-
-    /// The last value arrives in the memory of `node`.
-    pub(super) fn copy(&mut self, node: usize, page: usize) {
-        self.places[node][page].memory = Memory::Last;
-    }
-
-    pub(super) fn load(&self, node: usize, page: usize) -> Result<(), String> {
-        match self.places[node][page].memory {
-            Memory::Last => Ok(()),
-            _ => Err(format!("node {node} loads from page {page} and misses the last store")),
-        }
-    }
-
-    pub(super) fn store(&mut self, node: usize, page: usize) {
-        for places in &mut self.places {
-            if places[page].memory == Memory::Last {
-                places[page].memory = Memory::Old;
-            }
-        }
-        self.places[node][page].memory = Memory::Last;
-        self.stored |= 1 << page;
-    }
-
-    pub(super) fn revoke(&mut self, node: usize, pages: PageSet) {
-        for page in members(pages) {
-            self.places[node][page].access = Access::None;
-        }
-    }
-
-    pub(super) fn downgrade(&mut self, node: usize, pages: PageSet) -> Result<(), String> {
-        for page in members(pages) {
-            let access = &mut self.places[node][page].access;
-            check_change(node, page, *access, Change::Downgrade)?;
-            *access = Access::Read;
-        }
-        Ok(())
-    }
-
-    pub(super) fn install(&mut self, node: usize, pages: PageSet, access: Access, zero: bool) -> Result<(), String> {
-        for page in members(pages) {
-            let place = &mut self.places[node][page];
-            check_change(node, page, place.access, Change::Install)?;
-            if place.memory == Memory::Absent {
-                if !zero {
-                    return Err(format!("node {node} installs page {page} without any bytes"));
-                }
-                let is_zero = self.stored >> page & 1 == 0;
-                place.memory = if is_zero { Memory::Last } else { Memory::Old };
-            }
-            place.access = access;
-            self.check(page)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn upgrade(&mut self, node: usize, pages: PageSet) -> Result<(), String> {
-        for page in members(pages) {
-            let access = &mut self.places[node][page].access;
-            check_change(node, page, *access, Change::Upgrade)?;
-            *access = Access::Write;
-            self.check(page)?;
-        }
-        Ok(())
-    }
-
     /// Node `node` may store to `pages` now: a thread that waits for one of them at another node was overtaken.
-    pub(super) fn overtake(&mut self, node: usize, pages: PageSet, bound: u8) -> Result<(), String> {
+    pub(super) fn overtake(&mut self, node: usize, pages: PageRange, bound: u8) -> Result<(), String> {
         use Activity::{Locking, Waiting, Woken};
+        let layout = self.memory.layout();
         for (other, threads) in self.threads.iter_mut().enumerate().filter(|(other, _)| *other != node) {
             for thread in threads {
                 let waits = matches!(thread.activity, Waiting | Woken | Locking);
-                if !waits || pages >> thread.operation.page & 1 == 0 {
+                if !waits || !pages.contains(layout.page(usize::from(thread.operation.page))) {
                     continue;
                 }
                 thread.overtaken += 1;
@@ -376,24 +347,6 @@ impl Cluster {
             }
         }
         Ok(())
-    }
-
-    /// Checks the rule: a single writer or many readers.
-    fn check(&self, page: usize) -> Result<(), String> {
-        let holders = |least: Access| (0..NODES_MAX).filter(move |&node| self.places[node][page].access >= least);
-        let Some(writer) = holders(Access::Write).next() else { return Ok(()) };
-        let unused = self.leaver.filter(|_| self.leaving > 0);
-        let reads = |other: usize| Some(other) != unused || self.places[other][page].access == Access::Write;
-        match holders(Access::Read).find(|&other| other != writer && reads(other)) {
-            None => Ok(()),
-            Some(other) => Err(format!(
-                "node {writer} may store to page {page} while node {other} may {} it",
-                match self.places[other][page].access {
-                    Access::Write => "store to",
-                    _ => "load from",
-                }
-            )),
-        }
     }
 }
 

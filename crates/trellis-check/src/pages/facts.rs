@@ -1,8 +1,8 @@
 //! The events of a node, and how its shard handles them, as in the runtime.
 //!
-//! Promises: the result of a fact depends on the shard and the fact alone. Time has no length here: every step is at the
-//! same moment, and whatever is pending may go off at any later one. The only later moment is that at which the time of a
-//! lock is over. It must never carry anything out.
+//! Promises: the result of a fact depends on the shard and the fact alone. Time has no length here: every step is at
+//! the same moment, and whatever is pending may go off at any later one. The only later moment is that at which the
+//! time of a lock is over. It must never carry anything out.
 
 use super::{Node, Pages};
 use crate::intern::guarded;

@@ -9,10 +9,11 @@ use super::actions::{Action, Operation};
 use super::cluster::{Activity, Cluster, THRESHOLD, Thread};
 use super::facts::Fact;
 use super::{COORDINATOR, Envelope, Node, Pages};
+use crate::model::Layout;
 use crate::simulate::NodeFault;
+use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::node::{LeavingStep, Taking, left_behind};
-use trellis_cluster_protocol::{NodeId, PageRange};
 
 /// The number of steps that are over when the pages were named.
 const NAMED: usize = 6;
@@ -104,6 +105,7 @@ impl<N: Node> Pages<N> {
                 _ => {}
             }
             cluster.leaving += 1;
+            cluster.memory.retire(leaver as u16);
             if !self.can_advance(cluster, leaver) {
                 return Ok(());
             }
@@ -141,7 +143,7 @@ impl<N: Node> Pages<N> {
             }
             Taking::Page(page) => {
                 let taker = usize::from(self.instance.threads);
-                let place = self.places_of(PageRange::one(page))?.next().expect("one page");
+                let place = cluster.memory.layout().place(page);
                 let operation = Operation { page: place as u8, write: true, asks_write: true, ..Operation::default() };
                 cluster.threads[coordinator][taker] = Thread { operation, left: 1, ..Thread::default() };
                 self.access(cluster, coordinator, taker)

@@ -25,7 +25,8 @@
 //! A page holds one of three things: nothing, the last value stored by any node, or an older value. That is enough to
 //! detect a lost store, and keeps the number of states small.
 //!
-//! It must never inspect a protocol, and never decide what a node decides: it uses only [`Coherence`] and [`node`].
+//! It must never inspect a protocol, and never decide what a node decides: it uses only [`Coherence`] and
+//! [`node`](trellis_cluster_protocol::node).
 
 mod actions;
 mod cluster;
@@ -36,14 +37,15 @@ mod words;
 
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, Stepped, Steps};
+use crate::model::views::check_thought;
+use crate::model::{Cluster as _, Layout, Memory};
 use crate::simulate::NodeFault;
-use crate::views::{check_read_out, check_thought};
 use actions::Action;
-use cluster::{Activity, Cluster, PURPOSES, Thread, members};
+use cluster::{Activity, Cluster, PURPOSES, Thread, Used};
 use facts::Fact;
 use std::hash::Hash;
-use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Geometry, Input, Message, Protocol};
-use trellis_cluster_protocol::node::{self, Shard, TakeOver};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol};
+use trellis_cluster_protocol::node::{Order, Shard, TakeOver};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
@@ -60,26 +62,11 @@ type PageSet = u8;
 /// The node that takes over the pages of the one that leaves.
 const COORDINATOR: NodeId = NodeId(0);
 
-/// An order of a shard, with messages and pages replaced by their numbers.
+/// An order of a shard, and the number of the message that is sent, or of the page that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Order {
-    Revoke(PageSet),
-    Downgrade(PageSet),
-    Install {
-        pages: PageSet,
-        access: Access,
-        zero: bool,
-    },
-    Upgrade(PageSet),
-    Send(u32),
-    Wake(PageSet),
-    /// The node lets the page go when its time is over.
-    LetGoLater(u8),
-    Granted {
-        pages: PageSet,
-        call: u32,
-    },
-    Broken(&'static str),
+struct Ordered {
+    order: Order,
+    number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,11 +88,13 @@ pub struct Pages<N> {
     /// For every envelope: the number of the fact that it arrives.
     arrivals: Vec<u32>,
     facts: Numbered<(NodeId, Fact)>,
-    steps: Steps<Order>,
+    steps: Steps<Ordered>,
     /// What node 0 still has to take over from the node that leaves.
     take_overs: Numbered<TakeOver>,
     start: Vec<u32>,
     actions: Vec<Action>,
+    /// The state that is expanded, and the one after an action; their memory is used again.
+    scratch: Option<Box<[Cluster; 2]>>,
 }
 
 #[derive(Clone, Copy)]
@@ -129,22 +118,27 @@ impl<N: Node> Model for Pages<N> {
     }
 
     fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
-        let before = Cluster::read(&self.instance, state);
+        let mut scratch = self.scratch.take().expect("one state is expanded at a time");
+        let [before, after] = &mut *scratch;
+        self.read(state, before);
         let mut actions = std::mem::take(&mut self.actions);
-        let must_go_on = self.enabled(&before, &mut actions);
+        let must_go_on = self.enabled(before, &mut actions);
         for &action in &actions {
-            let mut after = before.clone();
-            match self.act(&mut after, action) {
+            after.clone_from(before);
+            match self.act(after, action) {
                 Ok(()) => next.push(|bytes| after.write(&self.instance, bytes)),
                 Err(what) => next.push_broken(what),
             }
         }
         self.actions = actions;
-        if must_go_on { Ok(()) } else { self.check_end(&before) }
+        let ended = if must_go_on { Ok(()) } else { self.check_end(before) };
+        self.scratch = Some(scratch);
+        ended
     }
 
     fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
-        let mut cluster = Cluster::read(&self.instance, state);
+        let mut cluster = Cluster::new(&self.instance, &self.start);
+        self.read(state, &mut cluster);
         let mut actions = Vec::new();
         self.enabled(&cluster, &mut actions);
         self.tell_action(&mut cluster, actions[action])
@@ -172,6 +166,7 @@ impl<N: Node> Pages<N> {
             take_overs: Numbered::new(),
             start: Vec::new(),
             actions: Vec::new(),
+            scratch: None,
             instance,
         };
         for me in (0..model.instance.nodes).map(NodeId) {
@@ -189,6 +184,8 @@ impl<N: Node> Pages<N> {
             model.start.push(number);
         }
         model.take_overs.number(TakeOver::default());
+        let cluster = Cluster::new(&model.instance, &model.start);
+        model.scratch = Some(Box::new([cluster.clone(), cluster]));
         model
     }
 
@@ -212,8 +209,8 @@ impl<N: Node> Pages<N> {
         let stepped = self.stepped_numbered(cluster.nodes[node], fact)?;
         cluster.nodes[node] = stepped.after;
         for index in 0..self.steps.effects(stepped.effects).len() {
-            let order = self.steps.effects(stepped.effects)[index];
-            self.carry_out(cluster, node, order)?;
+            let Ordered { order, number } = self.steps.effects(stepped.effects)[index];
+            Acting { pages: self, cluster, number }.carry_out(node as u16, order)?;
         }
         if self.instance.paired {
             self.compare(cluster, node)?;
@@ -235,175 +232,44 @@ impl<N: Node> Pages<N> {
         let mut after = self.nodes.value(before).clone();
         let mut effects = Vec::new();
         self.apply(&mut after, me, fact, &mut |effect, order| effects.push((effect, order)))?;
-        let orders = effects.into_iter().filter_map(|(effect, order)| self.order(me, effect, order)).collect();
+        let orders = effects.into_iter().filter_map(|(effect, order)| self.ordered(me, effect, order)).collect();
         let after = self.node_number(after);
         Ok(self.steps.remember(before, number, after, orders))
     }
 
     /// What there is to carry out; nothing where the shard itself remembers what was ordered.
-    fn order(&mut self, me: NodeId, effect: Effect, order: node::Order) -> Option<Order> {
-        let set = |range: PageRange| {
-            let places = self.places_of(range).map_err(|_| "an effect on a page past the region");
-            places.map(|places| places.fold(0u8, |set, page| set | 1 << page))
-        };
-        let order = match order {
-            node::Order::CarryOut(effect) => match effect {
-                Effect::Revoke(range) => set(range).map(Order::Revoke),
-                Effect::Downgrade(range) => set(range).map(Order::Downgrade),
-                Effect::Install { range, access, zero } => {
-                    set(range).map(|pages| Order::Install { pages, access, zero })
-                }
-                Effect::Upgrade(range) => set(range).map(Order::Upgrade),
-                Effect::Wake(range) => set(range).map(Order::Wake),
-                Effect::Violation { what, .. } => Err(what),
-                _ => Err("an effect that belongs to release consistency"),
-            },
-            node::Order::Send { to, .. } if to == me || to.0 >= self.instance.nodes => {
-                Err("a message to this node itself or to nobody")
-            }
-            node::Order::Send { to, message } => {
+    fn ordered(&mut self, me: NodeId, effect: Effect, order: Order) -> Option<Ordered> {
+        let number = match (order, effect) {
+            (Order::Send { to, message }, _) => {
                 let number = self.envelopes.number(Envelope { from: me, to, message });
                 if number as usize == self.arrivals.len() {
                     let arrives = Fact::Input(Input::Message { from: me, message });
                     self.arrivals.push(self.facts.number((to, arrives)));
                 }
-                Ok(Order::Send(number))
+                number
             }
-            node::Order::Granted { range, call } => set(range).map(|pages| Order::Granted { pages, call }),
-            node::Order::WakeAt { .. } => match effect {
-                Effect::Hold(page) => {
-                    set(PageRange::one(page)).map(|pages| Order::LetGoLater(pages.trailing_zeros() as u8))
-                }
-                Effect::Alarm { page, .. } => Err(set(PageRange::one(page)).err()?),
-                _ => Err("a time to look at timers without a reason"),
-            },
-            node::Order::Nothing => return None,
-            node::Order::Lost { .. } => Err("a message for a node that departed, which no node can answer"),
+            (_, Effect::Hold(page)) if self.instance.silent => page.0,
+            (Order::WakeAt { .. } | Order::Nothing, _) => return None,
+            _ => 0,
         };
-        Some(order.unwrap_or_else(Order::Broken))
+        Some(Ordered { order, number })
     }
 
-    fn carry_out(&mut self, cluster: &mut Cluster, node: usize, order: Order) -> Result<(), String> {
-        match order {
-            Order::Revoke(pages) => {
-                self.check_unlocked(cluster, node, pages, "revokes")?;
-                cluster.revoke(node, pages);
-            }
-            Order::Downgrade(pages) => {
-                self.check_unlocked(cluster, node, pages, "downgrades")?;
-                cluster.downgrade(node, pages)?;
-            }
-            Order::Install { pages, access, zero } => {
-                cluster.install(node, pages, access, zero)?;
-                if access == Access::Write {
-                    self.overtake(cluster, node, pages)?;
-                }
-            }
-            Order::Upgrade(pages) => {
-                cluster.upgrade(node, pages)?;
-                self.overtake(cluster, node, pages)?;
-            }
-            Order::Send(number) => {
-                self.check_receiver(cluster, node, number)?;
-                self.read_out(cluster, node, number)?;
-                cluster.add_message(number);
-            }
-            Order::Wake(pages) => self.wake(cluster, node, pages)?,
-            Order::LetGoLater(page) => cluster.places[node][usize::from(page)].is_asked_for = self.instance.silent,
-            Order::Granted { pages, call } => self.locked(cluster, node, pages, call)?,
-            Order::Broken(what) => return Err(format!("node {node} reports: {what}")),
-        }
-        Ok(())
+    fn read(&self, state: &[u8], cluster: &mut Cluster) {
+        cluster.read(&self.instance, state, |number| self.envelopes.value(number).message.bytes());
     }
 
-    fn overtake(&self, cluster: &mut Cluster, node: usize, pages: PageSet) -> Result<(), String> {
-        self.instance.overtaken_max.map_or(Ok(()), |bound| cluster.overtake(node, pages, bound))
-    }
-
-    /// The threads that wait for one of `pages` may look again, and the pages stay for them.
-    fn wake(&mut self, cluster: &mut Cluster, node: usize, pages: PageSet) -> Result<(), String> {
-        for thread in 0..self.instance.threads_of(node) {
-            let Thread { activity, operation, .. } = cluster.threads[node][thread];
-            if activity != Activity::Waiting || pages >> operation.page & 1 == 0 {
-                continue;
-            }
-            cluster.threads[node][thread].activity = Activity::Woken;
-            if !self.instance.is_taker(node, thread) {
-                // In the middle of the orders of a step, whose others are still to be carried out.
-                let woken = Fact::Woken(self.page_index(usize::from(operation.page)));
-                cluster.nodes[node] = self.stepped(cluster.nodes[node], node, woken)?.after;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that no message is sent to a node of which the sender was told that it departs.
-    fn check_receiver(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
-        let to = usize::from(self.envelopes.value(number).to.0);
-        match cluster.departed >> node & 1 != 0 && self.instance.leaver() == Some(to) {
-            true => Err(format!("node {node} sends a message to node {to}, which departed")),
-            false => Ok(()),
-        }
-    }
-
-    /// Checks a lock that is given: every page may be stored to here, and is in no other lock.
-    fn locked(&self, cluster: &mut Cluster, node: usize, pages: PageSet, call: u32) -> Result<(), String> {
-        let thread = call as usize;
-        let asked = cluster.threads[node].get(thread).copied().unwrap_or_default();
-        if asked.activity != Activity::Locking || self.pages_of(asked.operation) != pages {
-            return Err(format!("node {node} gives a lock to thread {thread}, which does not wait for it"));
-        }
-        for page in members(pages) {
-            if cluster.places[node][page].access != Access::Write {
-                return Err(format!("node {node} locks page {page}, which it may not store to"));
-            }
-            if (0..usize::from(self.instance.nodes)).any(|other| self.is_locked(cluster, other, page)) {
-                return Err(format!("page {page} is locked twice"));
-            }
-        }
-        cluster.threads[node][thread].activity = Activity::Holding;
-        cluster.threads[node][thread].overtaken = 0;
-        Ok(())
-    }
-
-    fn is_locked(&self, cluster: &Cluster, node: usize, page: usize) -> bool {
+    fn is_locked(&self, cluster: &Cluster, node: usize, page: PageIndex) -> bool {
         let threads = &cluster.threads[node][..self.instance.threads_of(node)];
-        let holding = threads.iter().filter(|thread| thread.activity == Activity::Holding);
-        holding.into_iter().any(|thread| self.pages_of(thread.operation) >> page & 1 != 0)
-    }
-
-    fn check_unlocked(&self, cluster: &Cluster, node: usize, pages: PageSet, does: &str) -> Result<(), String> {
-        if self.instance.locks == Locks::None {
-            return Ok(());
-        }
-        match members(pages).find(|&page| self.is_locked(cluster, node, page)) {
-            Some(page) => Err(format!("node {node} {does} page {page}, which a thread has locked")),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks the moment at which the bytes of a grant count as read.
-    fn read_out(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
-        let message = self.envelopes.value(number).message;
-        let Message::Grant { range, write, content: Content::Bytes, .. } = message else {
-            return Ok(());
-        };
-        for page in self.places_of(range)? {
-            check_read_out(node, self.instance.pages[page], cluster.places[node][page].access, write)?;
-            if !cluster.holds_last_value(node, page) {
-                return Err(format!(
-                    "node {node} sends bytes of {} that are not the last ones stored",
-                    self.page_index(page)
-                ));
-            }
-        }
-        Ok(())
+        threads.iter().any(|thread| thread.activity == Activity::Holding && self.locks(thread.operation).contains(page))
     }
 
     fn compare(&self, cluster: &Cluster, node: usize) -> Result<(), String> {
         let shown = self.shown(cluster, node);
-        let mut places = self.instance.pages.iter().zip(&shown.access).zip(&cluster.places[node]);
-        places.try_for_each(|((page, thought), place)| check_thought(node, page, *thought, place.access))
+        let mut pages = self.instance.pages.iter().zip(&shown.access);
+        pages.try_for_each(|(page, thought)| {
+            check_thought(node, page, *thought, cluster.memory.view(node as u16, PageIndex(*page)))
+        })
     }
 
     /// Nothing more must happen: checks that no thread or node waits for anything.
@@ -484,13 +350,91 @@ impl<N: Node> Pages<N> {
     fn page_index(&self, place: usize) -> PageIndex {
         PageIndex(self.instance.pages[place])
     }
+}
 
-    /// The indexes of the pages of `range` in the instance.
-    fn places_of(&self, range: PageRange) -> Result<impl Iterator<Item = usize> + use<N>, String> {
-        let first = self.instance.pages.iter().position(|&page| page == range.first().0);
-        let first = first.ok_or("a page that does not exist")?;
-        let end = first + range.count() as usize;
-        let last = self.instance.pages.get(end - 1).copied();
-        if last == Some(range.end() - 1) { Ok(first..end) } else { Err("too long a run".into()) }
+/// An order of one node is being carried out.
+struct Acting<'a, N> {
+    pages: &'a mut Pages<N>,
+    cluster: &'a mut Cluster,
+    number: u32,
+}
+
+impl<N: Node> crate::model::Cluster for Acting<'_, N> {
+    type Layout = Used;
+    type Bytes = ();
+
+    fn memory(&mut self) -> &mut Memory<Used> {
+        &mut self.cluster.memory
+    }
+
+    /// No message is sent to a node of which the sender was told that it departs.
+    fn put_under_way(&mut self, node: u16, to: NodeId, message: Message) -> Result<(), String> {
+        let instance = &self.pages.instance;
+        if to.0 >= instance.nodes {
+            return Err(format!("node {node} sends {message} to nobody"));
+        }
+        if self.cluster.departed >> node & 1 != 0 && instance.leaver() == Some(usize::from(to.0)) {
+            return Err(format!("node {node} sends a message to {to}, which departed"));
+        }
+        self.cluster.add_message(self.number);
+        Ok(())
+    }
+
+    /// The pages stay for the threads.
+    fn look_again(&mut self, node: u16, range: PageRange) -> Result<(), String> {
+        let (pages, node) = (&mut *self.pages, usize::from(node));
+        for thread in 0..pages.instance.threads_of(node) {
+            let Thread { activity, operation, .. } = self.cluster.threads[node][thread];
+            let page = pages.page_index(usize::from(operation.page));
+            if activity != Activity::Waiting || !range.contains(page) {
+                continue;
+            }
+            self.cluster.threads[node][thread].activity = Activity::Woken;
+            if !pages.instance.is_taker(node, thread) {
+                // In the middle of the orders of a step, whose others are still to be carried out.
+                self.cluster.nodes[node] = pages.stepped(self.cluster.nodes[node], node, Fact::Woken(page))?.after;
+            }
+        }
+        Ok(())
+    }
+
+    /// The node lets the page go when its time is over.
+    fn has_timer(&mut self, node: u16, _due: Nanoseconds) {
+        self.cluster.asked_for[usize::from(node)] |= 1 << self.cluster.memory.layout().place(PageIndex(self.number));
+    }
+
+    /// No other lock has one of the pages.
+    fn has_locked(&mut self, node: u16, range: PageRange, call: u32) -> Result<(), String> {
+        let (pages, node, thread) = (&*self.pages, usize::from(node), call as usize);
+        let asked = self.cluster.threads[node].get(thread).copied().unwrap_or_default();
+        if asked.activity != Activity::Locking || pages.locks(asked.operation) != range {
+            return Err(format!("node {node} gives a lock to thread {thread}, which does not wait for it"));
+        }
+        let is_locked = |page: &PageIndex| {
+            (0..usize::from(pages.instance.nodes)).any(|other| pages.is_locked(self.cluster, other, *page))
+        };
+        if let Some(page) = range.pages().find(is_locked) {
+            return Err(format!("{page} is locked twice"));
+        }
+        self.cluster.threads[node][thread].activity = Activity::Holding;
+        self.cluster.threads[node][thread].overtaken = 0;
+        Ok(())
+    }
+
+    fn check_unlocked(&self, node: u16, range: PageRange) -> Result<(), String> {
+        if self.pages.instance.locks == Locks::None {
+            return Ok(());
+        }
+        match range.pages().find(|&page| self.pages.is_locked(self.cluster, node.into(), page)) {
+            Some(page) => Err(format!("{page} leaves node {node}, where a thread has locked it")),
+            None => Ok(()),
+        }
+    }
+
+    fn opened(&mut self, node: u16, range: PageRange, access: Access) -> Result<(), String> {
+        match self.pages.instance.overtaken_max {
+            Some(bound) if access == Access::Write => self.cluster.overtake(node.into(), range, bound),
+            _ => Ok(()),
+        }
     }
 }

@@ -5,10 +5,11 @@
 //! nothing can happen, or that does not end within its bound, is a failure. It must never deliver what was not sent.
 
 use super::Setup;
-use super::effects::{Body, Envelope, Event, Out, Packet};
+use super::effects::{Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
 use super::node::{Doing, Node};
 use super::recovery::Recovery;
+use crate::model::twinned::Body;
 use trellis_base::Random;
 
 /// Checks the events of threads against the memory model.

@@ -1,32 +1,15 @@
-//! The effects of the protocol, carried out on a node's memory, and the messages that leave a node.
+//! The steps of a node's protocol, and the messages that leave a node.
 //!
 //! Promises: effects are carried out in their order. An effect that breaks the contract is a problem and ends the run.
-//! Diffs are made as in a runtime: those of other nodes are passed on unchanged; those of this node are the current
-//! difference from the twin, which is then updated. It must never decide anything.
+//! It must never decide anything.
 
 use super::node::{Doing, Node};
-use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
-use crate::views::{Change, check_change, check_thought};
+use super::{Setup, faults};
+use crate::model::twinned::{Body, Handling, Releasing, Twinned, Value};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::node::Order;
-use trellis_cluster_protocol::{Access, PageIndex, PageRange, PageSet, sync};
-
-/// The changed words of a page.
-pub type Diff = Vec<(u8, Value)>;
-
-/// The content of a message about pages.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Body {
-    /// Nothing.
-    Nothing,
-    /// Pages, in the order of the message's range.
-    Pages(Vec<Page>),
-    /// Pages whose bytes are read at the sender when the message arrives.
-    Late,
-    /// Diffs, in the order of the message's pages.
-    Diffs(Vec<Diff>),
-}
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +115,7 @@ impl Out {
         self.packets.push(envelope);
     }
 
-    fn check(&mut self, found: Result<(), String>) {
+    pub(super) fn check(&mut self, found: Result<(), String>) {
         found.unwrap_or_else(|what| self.problem(what));
     }
 
@@ -158,228 +141,90 @@ impl Node {
         faults::alter_effects(setup.fault, setup, &input, &mut effects);
         effects.extend(taken_anyway);
         out.tell(|| format!("n{} {}", self.me, text(&input)));
-        let came = match input {
-            Input::Message { message, .. } => Some(message),
-            _ => None,
-        };
-        let mut changed = Vec::new();
-        let mut last: Option<(Message, Vec<Diff>)> = None;
+        let mut handling = Handling::new(input, body);
         for &effect in &effects {
             out.tell(|| format!("    {}", text(&effect)));
             let effect = match self.pages.order(effect, || 0, 0) {
                 Order::CarryOut(effect) => effect,
-                Order::Send { to, message } => {
-                    let body = self.body_of(setup, message, came, body, &mut last);
-                    out.send(Envelope { from: self.me, to: to.0, packet: Packet::Page { message, body } });
-                    continue;
-                }
+                Order::Send { to, message } => Effect::Send { to, message },
                 other => {
                     out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me));
                     continue;
                 }
             };
-            match effect {
-                Effect::SendTwins { to, message } => {
-                    let range = message.bytes().unwrap_or(PageRange::one(message.page()));
-                    let twin = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.twins[place]);
-                    let body = Body::Pages(range.pages().map(twin).collect());
-                    out.send(Envelope { from: self.me, to: to.0, packet: Packet::Page { message, body } });
-                }
-                Effect::Inspect(page) => {
-                    let Some(place) = setup.place(page) else { continue };
-                    if self.memory[place] != self.twins[place] {
-                        changed.push(page);
-                    }
-                }
-                Effect::Apply { pages, twins } => self.apply(setup, came, body, pages, twins, out),
-                Effect::Merge { page, has_twin } => self.merge(setup, body, page, has_twin, out),
-                _ => self.carry_out(setup, effect, out),
-            }
+            let done = Acting { node: self, setup, out }.carry_out(effect, &mut handling);
+            out.check(done);
         }
         if out.problem.is_none() {
-            self.compare(setup, out);
+            for place in 0..setup.pages.len() {
+                let thought = self.pages.protocol.access(setup.page(place));
+                out.check(self.copies.check(self.me, place, thought, setup.marks(self.me)));
+            }
         }
         out.effects = effects;
-        while let Some(page) = changed.pop() {
+        while let Some(page) = handling.changed.pop() {
             self.step(setup, Input::Changed { page }, &Body::Nothing, out);
         }
     }
+}
 
-    fn carry_out(&mut self, setup: &Setup, effect: Effect, out: &mut Out) {
-        let places = |range: PageRange| range.pages().filter_map(|page| setup.place(page)).collect::<PlaceList>();
-        match effect {
-            Effect::Revoke(range) => places(range).each(|place| self.views[place] = Access::None),
-            Effect::Downgrade(range) => {
-                places(range).each(|place| {
-                    out.check(check_change(self.me, place, self.views[place], Change::Downgrade));
-                });
-                self.notice_stores(setup, range);
+/// A node that takes a step.
+pub(super) struct Acting<'a> {
+    pub(super) node: &'a mut Node,
+    pub(super) setup: &'a Setup,
+    pub(super) out: &'a mut Out,
+}
+
+impl Releasing for Acting<'_> {
+    fn me(&self) -> u16 {
+        self.node.me
+    }
+
+    fn copies(&mut self) -> &mut Twinned {
+        &mut self.node.copies
+    }
+
+    fn place(&self, page: PageIndex) -> Option<usize> {
+        self.setup.place(page)
+    }
+
+    fn send(&mut self, to: NodeId, message: Message, body: Body) {
+        self.out.send(Envelope { from: self.node.me, to: to.0, packet: Packet::Page { message, body } });
+    }
+
+    fn wake(&mut self, pages: PageRange) {
+        for thread in &mut self.node.threads {
+            let Doing::Waiting(place) = thread.doing else { continue };
+            if pages.contains(self.setup.page(place.into())) {
+                thread.doing = Doing::Ready;
             }
-            Effect::Install { range, access, zero } => places(range).each(|place| {
-                out.check(check_change(self.me, place, self.views[place], Change::Install));
-                if zero && self.memory[place] != [0; PAGE_WORDS] {
-                    out.problem(format!("node {} installs page {place} as zero, and it is not", self.me));
-                }
-                self.views[place] = access;
-                self.stored[place] = false;
-            }),
-            Effect::Upgrade(range) => places(range).each(|place| {
-                if self.views[place] == Access::None {
-                    out.problem(format!("node {} upgrades page {place}, which is closed", self.me));
-                }
-                self.views[place] = Access::Write;
-            }),
-            Effect::KeepTwin(range) => places(range).each(|place| self.twins[place] = self.memory[place]),
-            Effect::Notice { range, stamp } => self.consistency.knowledge.intervals.note(Notice { range, stamp }),
-            Effect::Published => self.published(setup, out),
-            Effect::Wake(range) => places(range).each(|place| {
-                for thread in self.threads.iter_mut().filter(|thread| thread.doing == Doing::Waiting(place as u8)) {
-                    thread.doing = Doing::Ready;
-                }
-            }),
-            Effect::Violation { from, what } => out.problem(format!("node {} reports of {from}: {what}", self.me)),
-            other => out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me)),
         }
     }
 
-    /// Stores to these pages must be noticed from now on: the pages are protected, or stay open and are compared.
-    fn notice_stores(&mut self, setup: &Setup, range: PageRange) {
-        let Node { pages, views, stored, .. } = self;
+    fn note(&mut self, notice: Notice) {
+        self.node.consistency.knowledge.intervals.note(notice);
+    }
+
+    fn published(&mut self) {
+        self.node.published(self.setup, self.out);
+    }
+
+    /// The pages are protected, or stay open and are compared.
+    fn notice_stores(&mut self, pages: PageRange) -> Result<(), String> {
+        let (setup, Node { pages: shard, copies, .. }) = (self.setup, &mut *self.node);
         let protect = |run: PageRange| {
-            run.pages().filter_map(|page| setup.place(page)).for_each(|place| {
-                (views[place], stored[place]) = (Access::Read, false);
-            });
-            Ok::<(), std::convert::Infallible>(())
+            run.pages().filter_map(|page| setup.place(page)).for_each(|place| copies.protect(place));
+            Ok(())
         };
-        let Ok(()) = pages.downgrade(range, protect);
+        shard.downgrade(pages, protect)
     }
 
-    /// Applies received diffs to pages and twins.
-    fn apply(
-        &mut self,
-        setup: &Setup,
-        came: Option<Message>,
-        body: &Body,
-        pages: PageSet,
-        twins: Option<PageSet>,
-        out: &mut Out,
-    ) {
-        let (Some(all), Body::Diffs(diffs)) = (came.and_then(|message| message.diffs()), body) else {
-            return out.problem(format!("node {} applies diffs that did not come", self.me));
-        };
-        for (page, diff) in all.pages().zip(diffs).filter(|(page, _)| pages.contains(*page)) {
-            let Some(place) = setup.place(page) else { continue };
-            for &(word, value) in diff {
-                self.memory[place][usize::from(word)] = value;
-                if twins.is_some_and(|twins| twins.contains(page)) {
-                    self.twins[place][usize::from(word)] = value;
-                }
-            }
-        }
+    fn reads_late(&self) -> bool {
+        self.setup.late_bytes
     }
 
-    /// Merges a page that was piggybacked into the copy.
-    fn merge(&mut self, setup: &Setup, body: &Body, page: PageIndex, has_twin: bool, out: &mut Out) {
-        let (Some(place), Body::Pages(pages)) = (setup.place(page), body) else {
-            return out.problem(format!("node {} merges a page that did not come", self.me));
-        };
-        if self.views[place] == Access::None {
-            return out.problem(format!("node {} merges page {place}, which is closed", self.me));
-        }
-        let before = if has_twin { self.twins[place] } else { self.memory[place] };
-        for (word, &later) in pages[0].iter().enumerate() {
-            if later != before[word] || setup.fault == Fault::MergesWhole {
-                self.memory[place][word] = later;
-            }
-        }
-        if has_twin && setup.fault != Fault::MergePassesOverTwin {
-            self.twins[place] = pages[0];
-        }
-    }
-
-    fn body_of(
-        &mut self,
-        setup: &Setup,
-        sent: Message,
-        came: Option<Message>,
-        body: &Body,
-        last: &mut Option<(Message, Vec<Diff>)>,
-    ) -> Body {
-        if let Some(page) = sent.carried() {
-            return Body::Pages(self.bytes_of(setup, PageRange::one(page)));
-        }
-        if let Some(range) = sent.bytes() {
-            if setup.late_bytes {
-                return Body::Late;
-            }
-            return Body::Pages(self.bytes_of(setup, range));
-        }
-        let Some(pages) = sent.diffs() else { return Body::Nothing };
-        if let (Some(all), Body::Diffs(diffs)) = (came.and_then(|came| came.diffs()), body)
-            && all.covers(pages)
-        {
-            let of = |page: PageIndex| all.pages().position(|other| other == page).expect("it is covered");
-            return Body::Diffs(pages.pages().map(|page| diffs[of(page)].clone()).collect());
-        }
-        if let Some((_, diffs)) = last.as_ref().filter(|(message, _)| *message == sent) {
-            return Body::Diffs(diffs.clone());
-        }
-        let diffs: Vec<Diff> = pages.pages().map(|page| self.diff_of(setup, page)).collect();
-        *last = Some((sent, diffs.clone()));
-        Body::Diffs(diffs)
-    }
-
-    /// The current bytes of a range of pages.
-    pub fn bytes_of(&self, setup: &Setup, range: PageRange) -> Vec<Page> {
-        let bytes = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.memory[place]);
-        range.pages().map(bytes).collect()
-    }
-
-    fn diff_of(&mut self, setup: &Setup, page: PageIndex) -> Diff {
-        let Some(place) = setup.place(page) else { return Diff::new() };
-        let (memory, twin) = (&self.memory[place], &mut self.twins[place]);
-        let changed = (0..PAGE_WORDS).filter(|&word| memory[word] != twin[word]);
-        let changed = changed.filter(|_| setup.fault != Fault::DiffEmpty);
-        let diff: Diff = changed.map(|word| (word as u8, memory[word])).collect();
-        if !faults::leaves_twin(setup.fault) {
-            *twin = *memory;
-        }
-        diff
-    }
-
-    /// Checks that the views are what the protocol assumes.
-    fn compare(&self, setup: &Setup, out: &mut Out) {
-        for (place, &is) in self.views.iter().enumerate() {
-            let thought = self.pages.protocol.access(setup.page(place));
-            // Where stores are marked, a view that allows loads also allows stores.
-            if !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
-                out.check(check_thought(self.me, place, thought, is));
-            }
-        }
-    }
-}
-
-/// The indexes of pages; a range has few.
-#[derive(Default)]
-struct PlaceList {
-    places: [u8; 16],
-    count: usize,
-}
-
-impl PlaceList {
-    fn each(&self, mut with: impl FnMut(usize)) {
-        self.places[..self.count].iter().for_each(|&place| with(usize::from(place)));
-    }
-}
-
-impl FromIterator<usize> for PlaceList {
-    fn from_iter<I: IntoIterator<Item = usize>>(places: I) -> PlaceList {
-        let mut list = PlaceList::default();
-        for place in places {
-            list.places[list.count] = place as u8;
-            list.count += 1;
-        }
-        list
+    fn fault(&self) -> super::Fault {
+        self.setup.fault
     }
 }
 

@@ -8,13 +8,14 @@
 //! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages
 //! keep their order.
 
-use super::effects::{Body, Envelope, Event, Out, Packet};
+use super::effects::{Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
 use super::node::Node;
 use super::{Setup, cluster};
 use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
+use crate::model::twinned::Body;
 
 /// A possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@
 //! the same way; [`Fault::None`] changes nothing. It must never be used except to test the checkers.
 
 use super::Setup;
-use super::effects::{Body, Envelope, Out, Packet};
+use super::effects::{Envelope, Out, Packet};
 use super::node::Node;
+use crate::model::twinned::Body;
 use trellis_cluster_protocol::coherence::hlrc::Objection;
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message};
@@ -278,10 +279,6 @@ pub(super) fn end_publication(fault: Fault, consistency: &mut Consistency) {
     if let Some(intervals) = intervals {
         consistency.knowledge.intervals = intervals;
     }
-}
-
-pub(super) fn leaves_twin(fault: Fault) -> bool {
-    fault == Fault::LeavesTwin
 }
 
 /// The knowledge that is attached to a message that may release something.

@@ -27,21 +27,13 @@ pub mod scripts;
 pub mod shapes;
 pub mod swarm;
 
+pub use crate::model::twinned::{PAGE_WORDS, Page, Value};
 pub use faults::Fault;
 
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 use trellis_cluster_protocol::{NodeId, PageIndex};
-
-/// The number of words of a page.
-pub const PAGE_WORDS: usize = 4;
-
-/// The value of a word; zero at the start.
-pub type Value = u32;
-
-/// The bytes of a page.
-pub type Page = [Value; PAGE_WORDS];
 
 /// An operation of a thread. A word is an index into the pages; locks, barriers and flags are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,12 +72,14 @@ pub enum Operation {
         /// Receives the value.
         register: u8,
     },
-    /// Announces accesses to pages.
+    /// Says, or guesses, which pages will be accessed.
     Announce {
         /// The first page.
         page: u8,
         /// Whether the accesses are stores.
         write: bool,
+        /// The program says so; otherwise it is a guess of the node.
+        announced: bool,
     },
 }
 

@@ -1,12 +1,13 @@
 //! One node: its shard, its [`Consistency`] and its synchronisation, which decide as in the runtime; its memory and its
 //! threads.
 //!
-//! Promises: everything at a node depends on that node alone, so the result of a step can be stored. It publishes before
-//! a release, sends knowledge with every message that may release something, and applies notices before an acquire ends.
-//! Pages are piggybacked on the token of a lock. It must never inspect another node.
+//! Promises: everything at a node depends on that node alone, so the result of a step can be stored. It publishes
+//! before a release, sends knowledge with every message that may release something, and applies notices before an
+//! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
-use super::effects::{Body, Envelope, Event, Out, Packet};
+use super::effects::{Acting, Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
+use crate::model::twinned::{Body, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
 use trellis_cluster_protocol::node::{Consistency, Shard, carried_pages_max};
@@ -62,11 +63,7 @@ pub struct Node {
     pub(super) pages: Shard<Running>,
     pub(super) consistency: Consistency,
     sync: Sync,
-    pub(super) memory: Vec<Page>,
-    pub(super) twins: Vec<Page>,
-    pub(super) views: Vec<Access>,
-    /// By page: whether it was stored to since it was opened or downgraded.
-    pub(super) stored: Vec<bool>,
+    pub(super) copies: Twinned,
     /// How often its threads may still give up waiting for a publication.
     give_ups: u8,
     /// Its threads.
@@ -76,7 +73,6 @@ pub struct Node {
 impl Node {
     /// Node `me` of `setup`, at the start.
     pub fn new(setup: &Setup, me: u16) -> Node {
-        let pages = setup.pages.len();
         let threads = setup.scripts.iter().enumerate().filter(|(_, script)| script.node == me);
         let thread = |(number, script): (usize, &super::Script)| Thread {
             number: number as u8,
@@ -90,10 +86,7 @@ impl Node {
                 .opening_after(setup.stored_in_a_row),
             consistency: Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX),
             sync: Sync::new(NodeId(me), setup.nodes),
-            memory: vec![[0; PAGE_WORDS]; pages],
-            twins: vec![[0; PAGE_WORDS]; pages],
-            views: vec![Access::None; pages],
-            stored: vec![false; pages],
+            copies: Twinned::new(setup.pages.len()),
             give_ups: setup.give_ups,
             threads: threads.map(thread).collect(),
         }
@@ -140,7 +133,7 @@ impl Node {
 
     /// The current content of the page at `place`, if this node is its home.
     pub fn master(&self, setup: &Setup, place: usize) -> Option<&Page> {
-        self.pages.protocol.owns(setup.page(place)).then(|| &self.memory[place])
+        self.pages.protocol.owns(setup.page(place)).then(|| &self.copies.bytes[place])
     }
 
     /// A thread takes its next step.
@@ -159,13 +152,13 @@ impl Node {
                 let load = sync::Input::Operate(flag.into(), sync::Operation::Load, number.into());
                 self.call(setup, thread, load, out);
             }
-            (Doing::Ready, Operation::Announce { page, write }) => {
+            (Doing::Ready, Operation::Announce { page, write, announced }) => {
                 self.threads[thread].next += 1;
                 self.end_if_over(setup, thread);
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
-                self.step(setup, Input::Prefetch { wanted, write, announced: true }, &Body::Nothing, out);
+                self.step(setup, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
             }
             (Doing::Ready, _) => self.publish(setup, thread, out),
             (Doing::Published, _) => self.release(setup, thread, operation, out),
@@ -181,8 +174,7 @@ impl Node {
             _ => unreachable!("only these are accesses"),
         };
         let (page, place) = (usize::from(word) / PAGE_WORDS, usize::from(word) % PAGE_WORDS);
-        let view = self.views[page];
-        if view != Access::Write && (view == Access::None || write && !setup.marks(self.me)) {
+        if !self.copies.allows(page, write, setup.marks(self.me)) {
             self.threads[thread].doing = Doing::Faulted;
             if !setup.late_faults {
                 self.submit(setup, thread, operation, out);
@@ -192,7 +184,7 @@ impl Node {
         let number = self.threads[thread].number;
         match operation {
             Operation::Load { register, .. } => {
-                let value = self.memory[page][place];
+                let value = self.copies.bytes[page][place];
                 if let Some(register) = self.threads[thread].registers.get_mut(usize::from(register)) {
                     *register = value;
                 }
@@ -200,8 +192,8 @@ impl Node {
             }
             Operation::Store { source, .. } => {
                 let value = self.value(thread, source);
-                self.memory[page][place] = value;
-                self.stored[page] = true;
+                self.copies.bytes[page][place] = value;
+                self.copies.stored[page] = true;
                 out.event(Event::Store { thread: number, word, value });
             }
             _ => unreachable!("only these are accesses"),
@@ -279,9 +271,9 @@ impl Node {
 
     /// Finds the pages that were stored to: they stay open and are compared, or the kernel marked them.
     fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
-        let Node { pages, memory, twins, views, stored, .. } = self;
+        let Node { pages, copies: Twinned { bytes, twins, views, stored }, .. } = self;
         let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
-        let differs = |page| memory[place(page)] != twins[place(page)];
+        let differs = |page| bytes[place(page)] != twins[place(page)];
         let protect = |page| {
             (views[place(page)], stored[place(page)]) = (Access::Read, false);
             Ok::<(), std::convert::Infallible>(())
@@ -301,9 +293,9 @@ impl Node {
         if setup.fault == Fault::FirstChunkOnly {
             watched.truncate(1);
         }
-        for place in 0..self.views.len() {
+        for place in 0..self.copies.views.len() {
             let page = setup.page(place);
-            let is_marked = self.stored[place] && self.views[place] != Access::None;
+            let is_marked = self.copies.stored[place] && self.copies.views[place] != Access::None;
             if !is_marked || !watched.iter().any(|chunk| chunk.contains(page)) {
                 continue;
             }
@@ -311,6 +303,12 @@ impl Node {
                 self.step(setup, Input::Stored { range }, &Body::Nothing, out);
             }
         }
+    }
+
+    /// The current bytes of a range of pages.
+    pub fn bytes_of(&self, setup: &Setup, range: PageRange) -> Vec<Page> {
+        let bytes = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.copies.bytes[place]);
+        range.pages().map(bytes).collect()
     }
 
     /// If the publication is over, the thread that waits for it continues.
@@ -390,15 +388,8 @@ impl Node {
     pub fn deliver(&mut self, setup: &Setup, from: u16, packet: &Packet, out: &mut Out) {
         match packet {
             Packet::Page { message, body } => {
-                if let (Some(range), Body::Pages(pages)) = (message.bytes(), body) {
-                    for (page, bytes) in range.pages().zip(pages) {
-                        let Some(place) = setup.place(page) else { continue };
-                        if self.views[place] != Access::None {
-                            out.problem(format!("node {}: bytes of {page} come, which is mapped", self.me));
-                        }
-                        self.memory[place] = *bytes;
-                    }
-                }
+                let arrived = Acting { node: self, setup, out }.arrive(*message, body);
+                out.check(arrived);
                 self.step(setup, Input::Message { from: NodeId(from), message: *message }, body, out);
             }
             Packet::Sync { message, knowledge } => {

@@ -176,7 +176,8 @@ fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: boo
             }
             if random.once_in(6) {
                 let page = random.index(setup.pages.len()) as u8;
-                script.operations.push(Operation::Announce { page, write: random.once_in(2) });
+                let (write, announced) = (random.once_in(2), random.once_in(2));
+                script.operations.push(Operation::Announce { page, write, announced });
             }
         }
         if !has_company {

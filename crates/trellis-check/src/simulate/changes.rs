@@ -12,6 +12,7 @@ use super::events::Event;
 use super::node::{Action, Doing};
 use super::node_faults::NodeFault;
 use super::world::World;
+use crate::model::Stepping;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Input, Protocol};
 use trellis_cluster_protocol::node::change::{self, Change, Ending, Order};

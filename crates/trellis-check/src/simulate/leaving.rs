@@ -8,6 +8,7 @@ use super::events::Event;
 use super::node::{Action, Doing, State, Thread};
 use super::node_faults::NodeFault;
 use super::world::World;
+use crate::model::Stepping;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
 use trellis_cluster_protocol::membership::Input as Fact;
@@ -93,7 +94,7 @@ impl<S: Start> World<'_, S> {
                     }
                 }
                 // Its program loads nothing any more, though its views may still allow it.
-                self.memories.retire(node);
+                self.memory.retire(node);
                 self.member(node, Fact::HandedOver)?;
                 Ok(true)
             }

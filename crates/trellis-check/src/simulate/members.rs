@@ -10,6 +10,7 @@ use super::events::Event;
 use super::node::{Doing, State};
 use super::scenario::Scenario;
 use super::world::World;
+use crate::model::Stepping;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
@@ -300,7 +301,8 @@ impl<S: Start> World<'_, S> {
                 thread.doing = Doing::Failed(culprit);
             }
         }
-        self.memories.remove(index);
+        self.memory.remove(index);
+        self.pages.remove(index);
         // What a node that ends with an error still says is on its way.
         if !matches!(state, State::Failed(..)) {
             self.datagrams.iter_mut().for_each(|datagrams: &mut Datagrams| datagrams.forget(index));

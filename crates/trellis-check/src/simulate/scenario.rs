@@ -59,6 +59,20 @@ pub struct Layout {
     pub pages_of_chunk: u32,
 }
 
+impl crate::model::Layout for Layout {
+    fn places(self) -> usize {
+        Layout::places(self) as usize
+    }
+
+    fn place(self, page: PageIndex) -> usize {
+        Layout::place(self, page)
+    }
+
+    fn has(self, range: PageRange) -> bool {
+        Layout::has(self, range)
+    }
+}
+
 impl Layout {
     /// How many pages are used.
     pub fn places(self) -> u32 {

@@ -12,6 +12,7 @@ use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
+use crate::model::Stepping;
 use trellis_cluster_protocol::coherence::{Event as Kind, Input};
 use trellis_cluster_protocol::node::{CannotLock, RangeLockCall, Resumes};
 use trellis_cluster_protocol::sync::{self, Operation};
@@ -55,7 +56,7 @@ impl<S: Start> World<'_, S> {
             | Action::Pull(page)
             | Action::Turn(page)
             | Action::Exchange(page) => {
-                let grants = self.memories.grants(page);
+                let grants = self.pages.grants(page);
                 let thread = self.thread(node, index);
                 thread.grants_before = grants;
                 thread.asks_write = false;
@@ -101,14 +102,14 @@ impl<S: Start> World<'_, S> {
 
     /// Tries an access; reports a fault if the view does not allow it.
     fn access(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
-        let view = self.memories.view(node, page);
+        let view = self.memory.view(node, page);
         let write = !matches!(action, Action::Load(_) | Action::Turn(_));
         let needed = if write { Access::Write } else { Access::Read };
         if view >= needed {
             return self.performed(node, index, action, page);
         }
         let now = self.now;
-        if self.memories.is_locked_by(node, page, now) {
+        if self.pages.is_locked_by(node, page, now) {
             return Err(format!("node {node} faults on {page}, which its program has locked"));
         }
         let eager = self.scenario.manners.eager && !write;
@@ -221,23 +222,24 @@ impl<S: Start> World<'_, S> {
         match action {
             Action::Pull(_) => {}
             Action::Load(_) => {
-                let value = self.memories.load(node, page)?;
+                let value = self.memory.load(node, page)?;
                 self.recorder.fold(u64::from(value) << 16 | u64::from(node));
             }
             Action::Turn(_) | Action::Exchange(_) => return self.take_turn(node, index, action, page),
             _ => {
-                let before = self.memories.load(node, page)?;
+                let before = self.memory.load(node, page)?;
                 let mine = self.nodes[usize::from(node)].threads[usize::from(index)].stored;
                 if matches!(action, Action::Again(_)) && mine != Some((page, before)) {
                     return Err(format!(
                         "node {node} finds {before} in {page}, to which only it may store, and stored {mine:?} last"
                     ));
                 }
-                let other = self.memories.writer(page);
+                let other = self.pages.writer(page);
                 if matches!(action, Action::AgainHere(_)) && other != node {
                     return Err(format!("node {other} stored to {page}, which a program of node {node} has locked"));
                 }
-                let value = self.memories.store(node, page)?;
+                let value = self.memory.store(node, page)?;
+                self.pages.stored(node, page);
                 self.thread(node, index).stored = Some((page, value));
                 self.tally.stores += 1;
                 self.tally.turns += u64::from(self.scenario.pattern == Pattern::Turns);
@@ -253,7 +255,7 @@ impl<S: Start> World<'_, S> {
     fn account(&mut self, node: u16, index: u8, page: PageIndex) -> Result<(), String> {
         self.tally.accesses += 1;
         let thread = &self.nodes[usize::from(node)].threads[usize::from(index)];
-        let others = self.memories.grants(page).wrapping_sub(thread.grants_before).saturating_sub(1);
+        let others = self.pages.grants(page).wrapping_sub(thread.grants_before).saturating_sub(1);
         let begun = thread.since;
         self.tally.wait_ns_max = self.tally.wait_ns_max.max(self.now - begun);
         self.tally.overtaken_max = self.tally.overtaken_max.max(others);
@@ -282,11 +284,10 @@ impl<S: Start> World<'_, S> {
     fn take_turn(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
         let by_stores = matches!(action, Action::Exchange(_));
         let is_mine = self.tally.turns % u64::from(self.scenario.founders) == u64::from(node);
+        self.memory.load(node, page)?;
         if by_stores {
-            self.memories.store(node, page)?;
+            self.memory.store(node, page)?;
             self.tally.stores += 1;
-        } else {
-            self.memories.load(node, page)?;
         }
         let is_stopped = self.now >= self.stop_at;
         let thread = self.thread(node, index);
@@ -361,7 +362,7 @@ impl<S: Start> World<'_, S> {
         } else {
             self.tally.calls += 1;
         }
-        self.memories.lock(node, range, call, now, until)?;
+        self.pages.lock(node, range, call, now, until)?;
         self.go_on(node, index);
         Ok(())
     }
@@ -446,7 +447,7 @@ impl<S: Start> World<'_, S> {
     fn unlock(&mut self, node: u16, index: u8) -> Result<(), String> {
         let mut locking = self.thread(node, index).locking.take().expect("a range is unlocked after it was locked");
         while let Some((range, number)) = locking.pop() {
-            self.memories.unlock(node, range, number);
+            self.pages.unlock(node, range, number);
             let given_back = self.nodes[usize::from(node)].pages.locks.give_back(number, self.now);
             if given_back.was_over && locking.stay.is_none() {
                 return Err(format!("node {node} finds that a lock of {range} is over, which has no time"));

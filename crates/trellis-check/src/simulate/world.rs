@@ -1,4 +1,4 @@
-//! The cluster and its clock: takes one event after the other and carries out what the protocols order.
+//! The cluster and its clock: takes one event after the other.
 //!
 //! Promises: virtual time never goes back; every effect is checked when it is carried out; a run ends when every thread
 //! is done, with an error when one cannot be. It must never look at a real clock, nor into a protocol.
@@ -6,18 +6,18 @@
 use super::datagrams::Datagrams;
 use super::events::{Event, Queue};
 use super::members::Members;
-use super::memory::Memories;
 use super::network::Network;
 use super::node::{Doing, Node, State, Thread};
+use super::pages::Pages;
 use super::record::Recorder;
-use super::scenario::{Pattern, Scenario, Wires};
+use super::scenario::{Layout, Pattern, Scenario, Wires};
 use super::{Start, Tally};
-use crate::views::check_thought;
+use crate::model::{self, Memory, Stepping};
 use std::collections::BTreeMap;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
 use trellis_cluster_protocol::node::{Order, Shard};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
 const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
@@ -45,7 +45,8 @@ pub(super) struct World<'a, S: Start> {
     pub(super) now: Nanoseconds,
     pub(super) queue: Queue,
     pub(super) nodes: Vec<Node<S::Node>>,
-    pub(super) memories: Memories,
+    pub(super) memory: Memory<Layout>,
+    pub(super) pages: Pages,
     pub(super) network: Network,
     pub(super) datagrams: Option<Datagrams>,
     pub(super) members: Members,
@@ -82,7 +83,8 @@ impl<'a, S: Start> World<'a, S> {
             now: 0,
             queue: Queue::new(),
             nodes: Vec::with_capacity(usize::from(nodes)),
-            memories: Memories::new(nodes, scenario.layout),
+            memory: Memory::new(scenario.layout, usize::from(nodes), ()),
+            pages: Pages::new(scenario.layout),
             network: Network::new(&scenario),
             datagrams: scenario.datagrams.then(|| Datagrams::new(&scenario)),
             members: Members::new(&scenario),
@@ -182,99 +184,6 @@ impl<'a, S: Start> World<'a, S> {
         !node.is_present() && !matches!(event, Event::Arrive { .. } | Event::Datagram { .. })
     }
 
-    /// One fact for the pages of a node.
-    pub(super) fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
-        self.tally.steps += 1;
-        self.recorder.input(self.now, node, &input);
-        let mut effects = std::mem::take(&mut self.effects);
-        self.nodes[usize::from(node)].pages.protocol.step(self.now, input, &mut effects);
-        let mut done = Ok(());
-        for &effect in &effects {
-            self.recorder.effect(&effect);
-            done = self.carry_out(node, effect);
-            if done.is_err() {
-                break;
-            }
-        }
-        if done.is_ok() {
-            done = self.compare(node, &effects);
-        }
-        effects.clear();
-        self.effects = effects;
-        while done.is_ok()
-            && let Some(input) = self.nodes[usize::from(node)].pages.next_answer()
-        {
-            done = self.step(node, input);
-        }
-        done
-    }
-
-    fn carry_out(&mut self, node: u16, effect: Effect) -> Result<(), String> {
-        if let Effect::Send { message, .. } = effect {
-            if let Some(range) = message.bytes() {
-                let write = matches!(message, Message::Grant { write: true, .. });
-                self.memories.read_out(node, range, write)?;
-                self.tally.pages_sent += u64::from(range.count());
-            }
-            self.tally.page_messages += 1;
-        }
-        let pages = &mut self.nodes[usize::from(node)].pages;
-        match self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns) {
-            Order::CarryOut(effect) => self.change_pages(node, effect),
-            Order::Send { to, message } => self.send(node, to, wire::Message::Coherence(message)),
-            Order::Granted { range, call } => self.locked(node, range, call),
-            Order::WakeAt { due, .. } => {
-                self.wake_at(node, due);
-                Ok(())
-            }
-            Order::Nothing => Ok(()),
-            Order::Lost { to, message } => Err(format!("node {node} would send {message} to {to}, which has departed")),
-        }
-    }
-
-    /// Carries out an effect on the memory and the threads of a node.
-    fn change_pages(&mut self, node: u16, effect: Effect) -> Result<(), String> {
-        match effect {
-            Effect::Revoke(range) => self.memories.revoke(node, range, self.now),
-            Effect::Downgrade(range) => self.memories.downgrade(node, range, self.now),
-            Effect::Install { range, access, zero } => self.memories.install(node, range, access, zero),
-            Effect::Upgrade(range) => self.memories.upgrade(node, range),
-            Effect::Wake(range) => {
-                self.wake(node, range);
-                Ok(())
-            }
-            Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
-            Effect::KeepTwin(_)
-            | Effect::SendTwins { .. }
-            | Effect::Apply { .. }
-            | Effect::Merge { .. }
-            | Effect::Inspect(_)
-            | Effect::Notice { .. }
-            | Effect::Published => Err(format!("node {node} orders what belongs to release consistency: {effect:?}")),
-            Effect::Send { .. } | Effect::Hold(_) | Effect::Alarm { .. } | Effect::Locked { .. } => {
-                unreachable!("the shard orders something else for these")
-            }
-        }
-    }
-
-    /// The views must be what the protocol believes them to be.
-    fn compare(&self, node: u16, effects: &[Effect]) -> Result<(), String> {
-        let machine = &self.nodes[usize::from(node)].pages.protocol;
-        for effect in effects {
-            let (Effect::Revoke(range)
-            | Effect::Downgrade(range)
-            | Effect::Upgrade(range)
-            | Effect::Install { range, .. }) = *effect
-            else {
-                continue;
-            };
-            for page in range.pages() {
-                check_thought(node, page.0, machine.access(page), self.memories.view(node, page))?;
-            }
-        }
-        Ok(())
-    }
-
     /// One fact for the locks, barriers and words of a node.
     pub(super) fn step_sync(&mut self, node: u16, input: sync::Input) -> Result<(), String> {
         self.tally.steps += 1;
@@ -356,12 +265,9 @@ impl<'a, S: Start> World<'a, S> {
         self.heard(to, from)?;
         match message {
             wire::Message::Coherence(message) => {
-                if let Some(range) = message.bytes() {
-                    self.memories.arrive(from, to, range)?;
-                }
                 // What is due comes first: a node that paused hears of both at once.
                 self.say_due(to)?;
-                self.step(to, Input::Message { from: NodeId(from), message })
+                self.hand_over(from, to, message)
             }
             wire::Message::Sync(message) => self.step_sync(to, sync::Input::Message(NodeId(from), message)),
             wire::Message::Membership(message) => self.member_message(to, from, message),
@@ -459,6 +365,76 @@ impl<'a, S: Start> World<'a, S> {
         waiting.truncate(6);
         let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
         format!("{}{rest}", waiting.join("; "))
+    }
+}
+
+impl<S: Start> model::Cluster for World<'_, S> {
+    type Layout = Layout;
+    type Bytes = ();
+
+    fn memory(&mut self) -> &mut Memory<Layout> {
+        &mut self.memory
+    }
+
+    fn put_under_way(&mut self, node: u16, to: NodeId, message: Message) -> Result<(), String> {
+        self.tally.pages_sent += u64::from(message.bytes().map_or(0, PageRange::count));
+        self.tally.page_messages += 1;
+        self.send(node, to, wire::Message::Coherence(message))
+    }
+
+    fn look_again(&mut self, node: u16, pages: PageRange) -> Result<(), String> {
+        self.wake(node, pages);
+        Ok(())
+    }
+
+    fn has_timer(&mut self, node: u16, due: Nanoseconds) {
+        self.wake_at(node, due);
+    }
+
+    fn has_locked(&mut self, node: u16, pages: PageRange, call: u32) -> Result<(), String> {
+        self.locked(node, pages, call)
+    }
+
+    fn check_unlocked(&self, node: u16, pages: PageRange) -> Result<(), String> {
+        match pages.pages().find(|&page| self.pages.is_locked_by(node, page, self.now)) {
+            Some(page) => Err(format!("{page} leaves node {node} while a program of that node has locked it")),
+            None => Ok(()),
+        }
+    }
+
+    fn opened(&mut self, _node: u16, pages: PageRange, _access: Access) -> Result<(), String> {
+        self.pages.granted(pages);
+        Ok(())
+    }
+}
+
+impl<S: Start> Stepping for World<'_, S> {
+    type Node = S::Node;
+
+    fn shard(&mut self, node: u16, _page: PageIndex) -> &mut Shard<S::Node> {
+        &mut self.nodes[usize::from(node)].pages
+    }
+
+    fn now(&self) -> Nanoseconds {
+        self.now
+    }
+
+    fn order(&mut self, node: u16, _page: PageIndex, effect: Effect) -> Order {
+        let pages = &mut self.nodes[usize::from(node)].pages;
+        self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns)
+    }
+
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        &mut self.effects
+    }
+
+    fn note_input(&mut self, node: u16, input: Input) {
+        self.tally.steps += 1;
+        self.recorder.input(self.now, node, &input);
+    }
+
+    fn note_effect(&mut self, _node: u16, effect: Effect) {
+        self.recorder.effect(&effect);
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Shard<C> {
 }
 
 /// The work of an embedder for one effect of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Carry out the effect: it concerns memory, threads, or what other nodes must know.
     CarryOut(Effect),

@@ -6,22 +6,11 @@
 //! the protocol: knowledge that goes from one node to another.
 
 use super::{Story, Words};
-use std::collections::BTreeMap;
+use trellis_check::model::twinned::{Body, Diff, Handling, PAGE_WORDS, Releasing, Twinned, Value};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Hlrc, Input, Message, Propagation};
+use trellis_cluster_protocol::coherence::{Coherence, Geometry, Hlrc, Input, Message, Propagation};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
-
-const WORDS: usize = 4;
-type Page = [u64; WORDS];
-type Diff = Vec<(usize, u64)>;
-
-/// What travels with a message.
-#[derive(Clone, Default)]
-struct Body {
-    pages: Vec<Page>,
-    diffs: Vec<Diff>,
-}
 
 struct Envelope {
     from: u16,
@@ -35,7 +24,7 @@ struct Envelope {
 struct Waiting {
     page: usize,
     word: usize,
-    value: Option<u64>,
+    value: Option<Value>,
     wanted: PageRange,
     woken: bool,
 }
@@ -43,11 +32,7 @@ struct Waiting {
 struct Node {
     protocol: Hlrc,
     intervals: Intervals,
-    memory: Vec<Page>,
-    twins: Vec<Page>,
-    view: Vec<Access>,
-    /// The kernel's marks of stores.
-    marked: Vec<bool>,
+    copies: Twinned,
     waiting: Vec<Waiting>,
     is_publishing: bool,
     /// The node's knowledge at the last barrier.
@@ -90,10 +75,7 @@ impl Script {
             Node {
                 protocol: Hlrc::new(geometry, propagation),
                 intervals: Intervals::new(me, nodes, pages, true),
-                memory: vec![[0; WORDS]; pages as usize],
-                twins: vec![[0; WORDS]; pages as usize],
-                view: vec![Access::None; pages as usize],
-                marked: vec![false; pages as usize],
+                copies: Twinned::new(pages as usize),
                 waiting: Vec::new(),
                 is_publishing: false,
                 at_barrier: None,
@@ -111,24 +93,19 @@ impl Script {
     fn access(&mut self, node: u16, access: Waiting) {
         let (marks, this) = (self.marks, self.node(node));
         let Waiting { page, word, value, wanted, .. } = access;
-        let is_allowed = match (this.view[page], value) {
-            (Access::Write, _) | (Access::Read, None) => true,
-            (Access::Read, Some(_)) => marks,
-            (Access::None, _) => false,
-        };
-        if !is_allowed {
+        if !this.copies.allows(page, value.is_some(), marks) {
             this.waiting.push(Waiting { woken: false, ..access });
             let input = Input::Fault { page: PageIndex(page as u32), write: value.is_some(), wanted };
-            return self.step(node, input, &Body::default());
+            return self.step(node, input, &Body::Nothing);
         }
         match value {
             None => {
-                let seen = this.memory[page][word];
+                let seen = this.copies.bytes[page][word];
                 self.log.push(format!("n{node} loads {seen} from p{page}.{word}"));
             }
             Some(value) => {
-                this.memory[page][word] = value;
-                this.marked[page] = true;
+                this.copies.bytes[page][word] = value;
+                this.copies.stored[page] = true;
                 self.log.push(format!("n{node} stores {value} to p{page}.{word}"));
             }
         }
@@ -152,15 +129,15 @@ impl Script {
             return Err("it is publishing already".to_string());
         }
         if self.marks {
-            for page in 0..self.node(node).view.len() {
+            for page in 0..self.node(node).copies.views.len() {
                 let this = self.node(node);
-                if this.marked[page] && this.protocol.is_watched(PageIndex(page as u32)) {
+                if this.copies.stored[page] && this.protocol.is_watched(PageIndex(page as u32)) {
                     let range = PageRange::one(PageIndex(page as u32));
-                    self.step(node, Input::Stored { range }, &Body::default());
+                    self.step(node, Input::Stored { range }, &Body::Nothing);
                 }
             }
         }
-        self.step(node, Input::Publish { unacknowledged_max: 64, together_max: 64 }, &Body::default());
+        self.step(node, Input::Publish { unacknowledged_max: 64, together_max: 64 }, &Body::Nothing);
         Ok(())
     }
 
@@ -187,7 +164,7 @@ impl Script {
         let time: Vec<String> = self.node(node).intervals.time().iter().map(u64::to_string).collect();
         self.log.push(format!("n{node} acquires, vector time {}", time.join(" ")));
         for Notice { range, stamp } in notices {
-            self.step(node, Input::Notice { range, stamp }, &Body::default());
+            self.step(node, Input::Notice { range, stamp }, &Body::Nothing);
         }
         Ok(())
     }
@@ -215,13 +192,7 @@ impl Script {
 
     fn deliver_one(&mut self, index: usize) {
         let Envelope { from, to, message, body } = self.under_way.remove(index);
-        if let Some(range) = message.bytes() {
-            for (page, bytes) in range.pages().zip(&body.pages) {
-                let this = self.node(to);
-                assert_eq!(this.view[page.0 as usize], Access::None, "a page that came overwrites one in use");
-                this.memory[page.0 as usize] = *bytes;
-            }
-        }
+        must(Acting { script: self, node: to }.arrive(message, &body));
         self.step(to, Input::Message { from: NodeId(from), message }, &body);
         self.look();
     }
@@ -246,127 +217,29 @@ impl Script {
         self.log.push(format!("n{node} {input}"));
         let mut effects = Vec::new();
         self.node(node).protocol.step(0, input, &mut effects);
-        let came = match input {
-            Input::Message { message, .. } => Some(message),
-            _ => None,
-        };
-        let mut changed = Vec::new();
-        let mut last: Option<(Message, Vec<Diff>)> = None;
+        let mut handling = Handling::new(input, body);
         for effect in effects {
-            let mut line = format!("  {}", effect);
-            match effect {
-                Effect::Send { to, message } => {
-                    let sent = self.body_of(node, message, came, body, &mut last);
-                    if !sent.diffs.is_empty() {
-                        line += &format!(" {{{}}}", in_words(message.diffs().expect("they have pages"), &sent.diffs));
-                    }
-                    self.under_way.push(Envelope { from: node, to: to.0, message, body: sent });
-                }
-                Effect::SendTwins { to, message } => {
-                    let range = message.bytes().or(message.carried().map(PageRange::one)).expect("pages are sent");
-                    let this = self.node(node);
-                    let pages = range.pages().map(|page| this.twins[page.0 as usize]).collect();
-                    let body = Body { pages, ..Body::default() };
-                    self.under_way.push(Envelope { from: node, to: to.0, message, body });
-                }
-                Effect::Inspect(page) => {
-                    let this = self.node(node);
-                    if this.memory[page.0 as usize] != this.twins[page.0 as usize] {
-                        changed.push(page);
-                    }
-                }
-                Effect::Violation { from, what } => panic!("node {node} reports of {from}: {what}"),
-                other => self.carry_out(node, other, came, body),
-            }
+            let sent = self.under_way.len();
+            must(Acting { script: self, node }.carry_out(effect, &mut handling));
+            let diffs = self.under_way[sent..].iter().filter_map(|envelope| match &envelope.body {
+                Body::Diffs(diffs) => Some(format!(" {{{}}}", in_words(envelope.message.diffs()?, diffs))),
+                _ => None,
+            });
+            let line = format!("  {effect}{}", diffs.collect::<String>());
             self.log.push(line);
         }
-        for page in changed {
-            self.step(node, Input::Changed { page }, &Body::default());
+        for page in handling.changed {
+            self.step(node, Input::Changed { page }, &Body::Nothing);
         }
-    }
-
-    /// Carries out the effects that concern only this node.
-    fn carry_out(&mut self, node: u16, effect: Effect, came: Option<Message>, body: &Body) {
-        let this = self.node(node);
-        let each = |range: PageRange| range.pages().map(|page| page.0 as usize);
-        match effect {
-            Effect::Revoke(range) => each(range).for_each(|page| this.view[page] = Access::None),
-            Effect::Downgrade(range) => each(range).for_each(|page| {
-                assert_ne!(this.view[page], Access::None);
-                (this.view[page], this.marked[page]) = (Access::Read, false);
-            }),
-            Effect::Install { range, access, zero } => each(range).for_each(|page| {
-                assert_eq!(this.view[page], Access::None);
-                assert!(!zero || this.memory[page] == [0; WORDS]);
-                (this.view[page], this.marked[page]) = (access, false);
-            }),
-            Effect::Upgrade(range) => each(range).for_each(|page| this.view[page] = Access::Write),
-            Effect::KeepTwin(range) => each(range).for_each(|page| this.twins[page] = this.memory[page]),
-            Effect::Apply { pages, twins } => {
-                let came = came.and_then(|came| came.diffs()).expect("diffs come with messages");
-                for (page, diff) in came.pages().zip(&body.diffs).filter(|(page, _)| pages.contains(*page)) {
-                    for &(word, value) in diff {
-                        this.memory[page.0 as usize][word] = value;
-                        if twins.is_some_and(|twins| twins.contains(page)) {
-                            this.twins[page.0 as usize][word] = value;
-                        }
-                    }
-                }
-            }
-            Effect::Merge { page, has_twin } => {
-                let page = page.0 as usize;
-                let before = if has_twin { this.twins[page] } else { this.memory[page] };
-                for (word, &value) in body.pages[0].iter().enumerate().filter(|&(word, &value)| before[word] != value) {
-                    this.memory[page][word] = value;
-                    if has_twin {
-                        this.twins[page][word] = value;
-                    }
-                }
-            }
-            Effect::Notice { range, stamp } => this.intervals.note(Notice { range, stamp }),
-            Effect::Published => this.is_publishing = false,
-            Effect::Wake(range) => {
-                let waiting = this.waiting.iter_mut().filter(|waiting| range.contains(PageIndex(waiting.page as u32)));
-                waiting.for_each(|waiting| waiting.woken = true);
-            }
-            other => panic!("{other:?} is not of this protocol"),
-        }
-    }
-
-    /// The bytes that go with a message: pages, forwarded diffs, or what this node stored.
-    fn body_of(
-        &mut self,
-        node: u16,
-        sent: Message,
-        came: Option<Message>,
-        body: &Body,
-        last: &mut Option<(Message, Vec<Diff>)>,
-    ) -> Body {
-        let this = self.node(node);
-        if let Some(range) = sent.bytes().or(sent.carried().map(PageRange::one)) {
-            let pages = range.pages().map(|page| this.memory[page.0 as usize]).collect();
-            return Body { pages, ..Body::default() };
-        }
-        let Some(pages) = sent.diffs() else { return Body::default() };
-        let diffs = match (came.and_then(|came| came.diffs()).filter(|all| all.covers(pages)), last.as_ref()) {
-            (Some(all), _) => {
-                let of: BTreeMap<u32, &Diff> = all.pages().map(|page| page.0).zip(&body.diffs).collect();
-                pages.pages().map(|page| of[&page.0].clone()).collect()
-            }
-            (None, Some((message, diffs))) if *message == sent => diffs.clone(),
-            _ => pages.pages().map(|page| this.diff(page.0 as usize)).collect(),
-        };
-        *last = Some((sent, diffs.clone()));
-        Body { diffs, ..Body::default() }
     }
 
     fn state(&mut self) {
         for node in 0..self.nodes.len() as u16 {
             let this = &self.nodes[usize::from(node)];
             let mut line = format!("n{node}:");
-            for (page, view) in this.view.iter().enumerate() {
+            for (page, view) in this.copies.views.iter().enumerate() {
                 let home = if this.protocol.owns(PageIndex(page as u32)) { " (home)" } else { "" };
-                let values: Vec<String> = this.memory[page].iter().map(u64::to_string).collect();
+                let values: Vec<String> = this.copies.bytes[page].iter().map(Value::to_string).collect();
                 line += &match view {
                     Access::None => format!(" p{page}{home} -"),
                     Access::Read => format!(" p{page}{home} reads {}", values.join(",")),
@@ -381,14 +254,45 @@ impl Script {
     }
 }
 
-impl Node {
-    /// What was stored to `page` since its twin was made; updates the twin.
-    fn diff(&mut self, page: usize) -> Diff {
-        let (memory, twin) = (&self.memory[page], &mut self.twins[page]);
-        let diff: Diff = memory.iter().copied().enumerate().filter(|&(word, value)| value != twin[word]).collect();
-        diff.iter().for_each(|&(word, value)| twin[word] = value);
-        diff
+/// A node that takes a step.
+struct Acting<'a> {
+    script: &'a mut Script,
+    node: u16,
+}
+
+impl Releasing for Acting<'_> {
+    fn me(&self) -> u16 {
+        self.node
     }
+
+    fn copies(&mut self) -> &mut Twinned {
+        &mut self.script.node(self.node).copies
+    }
+
+    fn place(&self, page: PageIndex) -> Option<usize> {
+        Some(page.0 as usize)
+    }
+
+    fn send(&mut self, to: NodeId, message: Message, body: Body) {
+        self.script.under_way.push(Envelope { from: self.node, to: to.0, message, body });
+    }
+
+    fn wake(&mut self, pages: PageRange) {
+        let waiting = self.script.node(self.node).waiting.iter_mut();
+        waiting.for_each(|waiting| waiting.woken |= pages.contains(PageIndex(waiting.page as u32)));
+    }
+
+    fn note(&mut self, notice: Notice) {
+        self.script.node(self.node).intervals.note(notice);
+    }
+
+    fn published(&mut self) {
+        self.script.node(self.node).is_publishing = false;
+    }
+}
+
+fn must(done: Result<(), String>) {
+    done.unwrap_or_else(|what| panic!("{what}"));
 }
 
 fn in_words(pages: PageSet, diffs: &[Diff]) -> String {
@@ -404,7 +308,7 @@ fn place(text: &str) -> Result<(usize, usize), String> {
     let wrong = || format!("`{text}` is not a word of a page, such as p0.1");
     let (page, word) = text.strip_prefix('p').ok_or_else(wrong)?.split_once('.').unwrap_or((&text[1..], "0"));
     let (page, word) = (page.parse().map_err(|_| wrong())?, word.parse().map_err(|_| wrong())?);
-    if word < WORDS { Ok((page, word)) } else { Err(wrong()) }
+    if word < PAGE_WORDS { Ok((page, word)) } else { Err(wrong()) }
 }
 
 impl Story for Script {
@@ -431,16 +335,16 @@ impl Story for Script {
             "prefetch" => {
                 let (wanted, write) = (super::range(words.at(1)?)?, words.has("write"));
                 let input = Input::Prefetch { wanted, write, announced: !words.has("guess") };
-                self.step(words.name(0, 'n')?, input, &Body::default());
+                self.step(words.name(0, 'n')?, input, &Body::Nothing);
             }
             "place" => {
                 let (range, node) = (super::range(words.at(1)?)?, NodeId(words.name(2, 'n')?));
-                self.step(words.name(0, 'n')?, Input::Place { range, node }, &Body::default());
+                self.step(words.name(0, 'n')?, Input::Place { range, node }, &Body::Nothing);
             }
             "publish" => self.publish(words.name(0, 'n')?)?,
             "carry" => {
                 let (from, to) = words.link()?;
-                self.step(from, Input::Carry { to: NodeId(to), pages_max: 8 }, &Body::default());
+                self.step(from, Input::Carry { to: NodeId(to), pages_max: 8 }, &Body::Nothing);
             }
             "release" => {
                 let (from, to) = words.link()?;

@@ -4,8 +4,8 @@
 //! Promises: the same programs give the same run. The network loses nothing and keeps the order of messages, so every
 //! long wait in such a run is caused by the protocol. It must never report `Resumed` before the thread has run on.
 
-use crate::cluster::{Cluster, Outcome};
 use std::collections::VecDeque;
+use trellis_check::model::{Driven, Outcome};
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
@@ -58,7 +58,7 @@ pub(crate) struct Thread {
 }
 
 pub(crate) struct Timed {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Driven,
     pub(crate) threads: Vec<Thread>,
     /// When the messages under way arrive, the earliest first.
     arrivals: VecDeque<u64>,
@@ -73,7 +73,7 @@ impl Timed {
     /// Creates a cluster whose pages are managed, or initially owned, by node 0.
     pub(crate) fn new(protocol: &str, nodes: u16, programs: &[(u16, Program)]) -> Timed {
         let protocol: Protocol = protocol.parse().expect("a protocol");
-        let cluster = Cluster::new(protocol, Home::Manager(Manager(NodeId(0))), nodes, 8, 1);
+        let cluster = Driven::new(protocol, Home::Manager(Manager(NodeId(0))), nodes, 8, 1);
         let thread = |(index, &(node, program)): (usize, &(u16, Program))| Thread {
             node,
             program,
@@ -93,7 +93,8 @@ impl Timed {
         loop {
             let thread = (0..self.threads.len()).filter_map(|index| Some((self.threads[index].at?, index))).min();
             let arrival = self.arrivals.front().copied().unwrap_or(u64::MAX);
-            let alarm = self.cluster.next_alarm().map_or(u64::MAX, |(due, _)| due);
+            let alarms = self.cluster.alarms();
+            let (alarm, next) = alarms.iter().map(|&(alarm, due)| (due, Some(alarm))).min().unwrap_or((u64::MAX, None));
             let act = thread.map_or(u64::MAX, |(at, _)| at);
             let now = arrival.min(alarm).min(act);
             if now >= end {
@@ -105,8 +106,7 @@ impl Timed {
                 self.arrivals.pop_front();
                 self.cluster.deliver(0);
             } else if alarm == now {
-                let (_, (node, page, purpose)) = self.cluster.next_alarm().expect("an alarm is due");
-                self.cluster.alarm(node, page, purpose);
+                self.cluster.alarm(next.expect("an alarm is due"));
             } else {
                 self.act(thread.expect("a thread goes on").1);
             }
@@ -222,7 +222,7 @@ impl Timed {
             })
         };
         let resumed: Vec<(u16, u32)> =
-            self.cluster.wanted.iter().copied().filter(|wanted| !is_about_to_look(wanted)).collect();
+            self.cluster.wanted().into_iter().filter(|wanted| !is_about_to_look(wanted)).collect();
         for &(node, page) in &resumed {
             self.cluster.resume(node, page);
         }

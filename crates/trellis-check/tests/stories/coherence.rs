@@ -1,7 +1,7 @@
 //! The commands of scripts about pages.
 
 use super::{Story, Words, range};
-use crate::cluster::{Cluster, Outcome};
+use trellis_check::model::{Driven, Outcome};
 use trellis_cluster_protocol::coherence::{Protocol, Purpose};
 use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
@@ -10,12 +10,12 @@ pub(crate) struct Script {
     protocol: Protocol,
     nodes: u16,
     pages: u32,
-    cluster: Cluster,
+    cluster: Driven,
 }
 
 impl Script {
     pub(crate) fn new(protocol: Protocol) -> Script {
-        let cluster = Cluster::new(protocol, Home::Interleaved(Interleaved), 1, 1, 1);
+        let cluster = Driven::new(protocol, Home::Interleaved(Interleaved), 1, 1, 1);
         Script { protocol, nodes: 0, pages: 0, cluster }
     }
 
@@ -31,7 +31,7 @@ impl Script {
         if let Some(protocol) = words.rest("protocol") {
             self.protocol = protocol.parse().map_err(|error| format!("{error}"))?;
         }
-        self.cluster = Cluster::new(self.protocol, home, self.nodes, self.pages, 1);
+        self.cluster = Driven::new(self.protocol, home, self.nodes, self.pages, 1);
         Ok(())
     }
 
@@ -76,9 +76,10 @@ impl Script {
     /// Time passes; alarms expire when they are due.
     fn wait(&mut self, time: u64) {
         let end = self.cluster.now + time;
-        while let Some((due, (node, page, purpose))) = self.cluster.next_alarm().filter(|&(due, _)| due <= end) {
+        let next = |cluster: &Driven| cluster.alarms().into_iter().map(|(alarm, due)| (due, alarm)).min();
+        while let Some((due, alarm)) = next(&self.cluster).filter(|&(due, _)| due <= end) {
             self.cluster.now = self.cluster.now.max(due);
-            self.cluster.alarm(node, page, purpose);
+            self.cluster.alarm(alarm);
             self.look();
         }
         self.cluster.now = end;
@@ -88,7 +89,7 @@ impl Script {
         for node in 0..self.nodes {
             let mut line = format!("n{node}:");
             for page in 0..self.pages {
-                let value = self.cluster.memory(node, page).map_or("?".into(), |value| value.to_string());
+                let value = self.cluster.value(node, page).map_or("?".into(), |value| value.to_string());
                 line += &match self.cluster.view(node, page) {
                     Access::None => format!(" p{page} -"),
                     Access::Read => format!(" p{page} reads {value}"),
@@ -147,7 +148,7 @@ impl Story for Script {
             }
             "alarm" => {
                 let (node, page) = (words.name(0, 'n')?, u32::from(words.name(1, 'p')?));
-                self.cluster.alarm(node, page, purpose(words.at(2)?)?);
+                self.cluster.alarm((node, page, purpose(words.at(2)?)?));
             }
             "wait" => self.wait(time(words.at(0)?)?),
             "gone" => self.cluster.gone(words.name(0, 'n')?, words.name(1, 'n')?),
@@ -171,7 +172,7 @@ impl Story for Script {
                 call.range
             ));
         }
-        left.extend(self.cluster.wanted.iter().map(|(node, page)| format!("n{node} still holds p{page}")));
+        left.extend(self.cluster.wanted().iter().map(|(node, page)| format!("n{node} still holds p{page}")));
         left
     }
 }

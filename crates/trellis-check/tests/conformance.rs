@@ -2,14 +2,11 @@
 //! in any order. In half of the runs alarms expire at any time, on a clock that stands still, as in the explorer; in
 //! the others they expire late, on a clock that runs.
 //!
-//! The seed determines the run. A failure names it; `TRELLIS_SEED=<seed> cargo test -p trellis-cluster-protocol
-//! --test conformance` runs only that seed.
+//! The seed determines the run. A failure names it; `TRELLIS_SEED=<seed> cargo test -p trellis-check --test
+//! conformance` runs only that seed.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod cluster;
-
-use cluster::{Cluster, Outcome};
 use trellis_base::Random;
+use trellis_check::model::{Driven, Outcome, Waiting};
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
@@ -26,7 +23,7 @@ const STEPS_MAX: u32 = 200_000;
 
 /// A cluster whose threads act as the seed determines.
 struct Run {
-    cluster: Cluster,
+    cluster: Driven,
     random: Random,
     nodes: u16,
     /// The operations that each node's threads have not begun yet.
@@ -47,7 +44,7 @@ impl Run {
         let threads = 1 + random.index(3);
         let spread = 1 + random.index(HOT.len());
         Run {
-            cluster: Cluster::new(protocol, home, nodes, PAGES, shards),
+            cluster: Driven::new(protocol, home, nodes, PAGES, shards),
             random,
             nodes,
             left: vec![OPERATIONS; usize::from(nodes)],
@@ -96,8 +93,7 @@ impl Run {
         let woken = self.cluster.waiting.iter().flatten().any(|waiting| waiting.woken);
         woken
             || !self.cluster.under_way.is_empty()
-            || !self.cluster.wanted.is_empty()
-            || !self.cluster.alarms.is_empty()
+            || !self.cluster.is_idle()
             || !self.cluster.calls.is_empty()
             || self.calls_left.iter().any(|&left| left > 0)
             || (0..usize::from(self.nodes))
@@ -140,9 +136,9 @@ impl Run {
     }
 
     fn resume_wanted(&mut self) {
-        let wanted: Vec<(u16, u32)> = self.cluster.wanted.iter().copied().collect();
+        let wanted = self.cluster.wanted();
         let Some(&(node, page)) = wanted.get(self.random.index(wanted.len().max(1))) else { return };
-        let about_to_look = |waiting: &cluster::Waiting| waiting.page == page && waiting.woken;
+        let about_to_look = |waiting: &Waiting| waiting.page == page && waiting.woken;
         if !self.cluster.waiting[usize::from(node)].iter().any(about_to_look) {
             self.cluster.resume(node, page);
         }
@@ -150,12 +146,12 @@ impl Run {
 
     /// Lets one alarm expire: late, never early, if there is a clock.
     fn alarm(&mut self) {
-        let alarms: Vec<_> = self.cluster.alarms.iter().map(|(&alarm, &due)| (alarm, due)).collect();
-        let Some(&((node, page, purpose), due)) = alarms.get(self.random.index(alarms.len().max(1))) else { return };
+        let alarms = self.cluster.alarms();
+        let Some(&(alarm, due)) = alarms.get(self.random.index(alarms.len().max(1))) else { return };
         if self.has_clock {
             self.cluster.now = self.cluster.now.max(due);
         }
-        self.cluster.alarm(node, page, purpose);
+        self.cluster.alarm(alarm);
     }
 
     /// A thread locks pages, unlocks them, or sometimes stops waiting.

@@ -1,4 +1,5 @@
-//! Text scripts: `tests/scripts/<base or layer>/*.txt`, each of which tells one story.
+//! Text scripts: `tests/scripts/<base or layer>/*.txt` of the crate `trellis-cluster-protocol`, each of which tells one
+//! story.
 //!
 //! `trellis_testing::scripts` defines what a script is. The blocks of a coherence protocol have these commands:
 //!
@@ -32,10 +33,8 @@
 //! `arrive n1 barrier=0`, `add n1 word=0 by=5`, `exchange n1 word=0 to=5`, `compare n1 word=0 from=5 to=6`,
 //! `load n1 word=0`, and the same `deliver`.
 //!
-//! `TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-cluster-protocol --test scripts` records the present behaviour.
+//! `TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-check --test scripts` records the present behaviour.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod cluster;
 mod stories;
 
 use std::path::Path;
@@ -44,7 +43,10 @@ use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::Base;
 
 fn run_all(name: &str, start: impl Fn() -> Box<dyn Story>) {
-    trellis_testing::scripts::run_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(name), start);
+    trellis_testing::scripts::run_all(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-cluster-protocol/tests/scripts").join(name),
+        start,
+    );
 }
 
 /// The folders about pages, and the protocol of their scripts.

@@ -1,8 +1,6 @@
 //! The length of waits on a network without faults: with every protocol no thread is overtaken without end, and
 //! `delay` keeps its documented promises.
 
-#[allow(dead_code, reason = "every test program uses a part of it")]
-mod cluster;
 mod timed;
 
 use timed::{LATENCY, Program, Timed};

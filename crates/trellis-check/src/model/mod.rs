@@ -1,0 +1,206 @@
+//! What the nodes of every checker do with what their protocols decide.
+//!
+//! A checker is a scheduler, which chooses the next step, and an oracle, which says what must hold. Between them is
+//! this model of a cluster:
+//!
+//! - Under sequential consistency `Memory` has the views and copies of all nodes, and checks the contract of
+//!   [`trellis_cluster_protocol::coherence`]. `Cluster::carry_out` is the one place where an order of a shard changes
+//!   them, sends a message or wakes threads. `Stepping::step` lets a shard take a fact, and `Stepping::hand_over`
+//!   delivers a message with the bytes that travel with it. The explorer, the litmus tests, the simulator and
+//!   [`Driven`], which tests drive, are such clusters.
+//! - Under release consistency [`twinned`] has the views, bytes and twins of one node, because no rule is about
+//!   several. [`twinned::Releasing::carry_out`] and [`twinned::Releasing::arrive`] are the same for them.
+//!
+//! Promises: orders are carried out one after the other, and each is checked when it is carried out. Bytes of
+//! sequentially consistent pages are taken from the supplier when their message arrives, which the contract allows. It
+//! must never choose what happens next, decide what a node decides, or look into a protocol.
+
+mod driven;
+mod memory;
+pub mod twinned;
+pub(crate) mod views;
+
+pub use driven::{Alarm, Call, Driven, Envelope, Outcome, Waiting};
+pub(crate) use memory::{ABSENT, First, Layout, Memory};
+
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
+use trellis_cluster_protocol::node::{Order, Shard};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use views::check_thought;
+
+/// What a scheduler adds to the memory of its nodes: threads, links and time.
+pub(crate) trait Cluster {
+    /// The pages.
+    type Layout: Layout;
+    /// What is in a copy besides its version.
+    type Bytes: Copy + Default;
+
+    /// The views and copies.
+    fn memory(&mut self) -> &mut Memory<Self::Layout, Self::Bytes>;
+
+    /// A message is under way from now on; the bytes that go with it have been read out.
+    fn put_under_way(&mut self, node: u16, to: NodeId, message: Message) -> Result<(), String>;
+
+    /// The threads of `node` that wait for one of these pages look again.
+    fn look_again(&mut self, node: u16, pages: PageRange) -> Result<(), String>;
+
+    /// The timers of `node` have something for `due`.
+    fn has_timer(&mut self, _node: u16, _due: Nanoseconds) {}
+
+    /// A call has locked these pages, all of which may be stored to here.
+    fn has_locked(&mut self, node: u16, pages: PageRange, call: u32) -> Result<(), String>;
+
+    /// Checks that no thread of `node` has locked one of these pages, which leave.
+    fn check_unlocked(&self, _node: u16, _pages: PageRange) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// `node` has these pages from now on, for loads or for stores.
+    fn opened(&mut self, _node: u16, _pages: PageRange, _access: Access) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Carries out an order of the shard of `node`.
+    fn carry_out(&mut self, node: u16, order: Order) -> Result<(), String> {
+        match order {
+            Order::CarryOut(effect) => self.change(node, effect),
+            Order::Send { to, message } => {
+                if let Some(range) = message.bytes() {
+                    let write = matches!(message, Message::Grant { write: true, .. });
+                    self.memory().read_out(node, range, write)?;
+                }
+                if to.0 == node {
+                    return Err(format!("node {node} sends to itself: {message}"));
+                }
+                self.put_under_way(node, to, message)
+            }
+            Order::Granted { range, call } => {
+                let memory = self.memory();
+                let may_store = |page: &PageIndex| memory.view(node, *page) == Access::Write;
+                match range.pages().find(|page| !may_store(page)) {
+                    Some(page) => Err(format!("node {node} has locked {page}, which it may not store to")),
+                    None => self.has_locked(node, range, call),
+                }
+            }
+            Order::WakeAt { due, .. } => {
+                self.has_timer(node, due);
+                Ok(())
+            }
+            Order::Nothing => Ok(()),
+            Order::Lost { to, message } => Err(format!("node {node} would send {message} to {to}, which has departed")),
+        }
+    }
+
+    /// Carries out an effect on the memory and the threads of a node.
+    fn change(&mut self, node: u16, effect: Effect) -> Result<(), String> {
+        match effect {
+            Effect::Revoke(range) => {
+                let found = self.memory().revoke(node, range);
+                found.and_then(|()| self.check_unlocked(node, range))
+            }
+            Effect::Downgrade(range) => {
+                let found = self.memory().downgrade(node, range);
+                found.and_then(|()| self.check_unlocked(node, range))
+            }
+            Effect::Install { range, access, zero } => {
+                let found = self.memory().install(node, range, access, zero);
+                found.and_then(|()| self.opened(node, range, access))
+            }
+            Effect::Upgrade(range) => {
+                let found = self.memory().upgrade(node, range);
+                found.and_then(|()| self.opened(node, range, Access::Write))
+            }
+            Effect::Wake(range) => self.look_again(node, range),
+            Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
+            Effect::KeepTwin(_)
+            | Effect::SendTwins { .. }
+            | Effect::Apply { .. }
+            | Effect::Merge { .. }
+            | Effect::Inspect(_)
+            | Effect::Notice { .. }
+            | Effect::Published => Err(format!("node {node} orders what belongs to release consistency: {effect:?}")),
+            Effect::Send { .. } | Effect::Hold(_) | Effect::Alarm { .. } | Effect::Locked { .. } => {
+                unreachable!("the shard orders something else for these")
+            }
+        }
+    }
+}
+
+/// A cluster that has the shards of its nodes, and steps them one after the other.
+pub(crate) trait Stepping: Cluster {
+    /// The protocol of the nodes.
+    type Node: Coherence;
+
+    /// The shard of `node` that `page` belongs to.
+    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Self::Node>;
+
+    /// The time.
+    fn now(&self) -> Nanoseconds;
+
+    /// The order of the shard for an effect.
+    fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order;
+
+    /// A list that is reused for effects; empty.
+    fn effects(&mut self) -> &mut Vec<Effect>;
+
+    /// A shard is about to take this fact.
+    fn note_input(&mut self, _node: u16, _input: Input) {}
+
+    /// An effect is about to be carried out.
+    fn note_effect(&mut self, _node: u16, _effect: Effect) {}
+
+    /// The only shard of `node` takes one fact.
+    fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
+        self.step_shard(node, PageIndex(0), input)
+    }
+
+    /// The shard of `page` takes one fact, and then what departed nodes would answer.
+    fn step_shard(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
+        let mut next = Some(input);
+        while let Some(input) = next {
+            self.note_input(node, input);
+            let (now, mut effects) = (self.now(), std::mem::take(self.effects()));
+            self.shard(node, page).protocol.step(now, input, &mut effects);
+            let done = self.carry_out_all(node, page, &effects);
+            effects.clear();
+            *self.effects() = effects;
+            done?;
+            next = self.shard(node, page).next_answer();
+        }
+        Ok(())
+    }
+
+    /// Carries out all effects of a step. The views must then be what the protocol takes them for.
+    fn carry_out_all(&mut self, node: u16, page: PageIndex, effects: &[Effect]) -> Result<(), String> {
+        for &effect in effects {
+            self.note_effect(node, effect);
+            let order = self.order(node, page, effect);
+            self.carry_out(node, order)?;
+        }
+        if !self.memory().is_checked() {
+            return Ok(());
+        }
+        for effect in effects {
+            let (Effect::Revoke(range)
+            | Effect::Downgrade(range)
+            | Effect::Upgrade(range)
+            | Effect::Install { range, .. }) = *effect
+            else {
+                continue;
+            };
+            for page in range.pages() {
+                let thought = self.shard(node, page).protocol.access(page);
+                check_thought(node, page.0, thought, self.memory().view(node, page))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A message arrives: first its bytes, then the message itself.
+    fn hand_over(&mut self, from: u16, to: u16, message: Message) -> Result<(), String> {
+        if let Some(range) = message.bytes() {
+            self.memory().arrive(from, to, range)?;
+        }
+        self.step_shard(to, message.page(), Input::Message { from: NodeId(from), message })
+    }
+}
