@@ -1,6 +1,7 @@
-//! Every mutant is noticed, and the wrapper without a mutation passes.
+//! Mutants are noticed, and the wrapper without a mutation passes.
 //!
-//! Each mutant runs here on one protocol that has its rule; `trellis-check mutants` runs each on all of them.
+//! Some mutants run here, each on one protocol that has its rule. `trellis-check mutants` runs all of them on all protocols;
+//! `cargo xtask ci` does so.
 
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
@@ -13,6 +14,8 @@ use trellis_check::synchronisation::Program;
 use trellis_cluster_protocol::coherence::Protocol;
 
 const PER_PROTOCOL_MIN: usize = 25;
+/// One of so many mutants is tried.
+const ONE_IN: usize = 4;
 
 /// The protocols that have the rule of `row`; at least one, except for rows of synchronisation.
 fn having(row: &Row) -> Vec<Protocol> {
@@ -20,9 +23,9 @@ fn having(row: &Row) -> Vec<Protocol> {
 }
 
 #[test]
-fn every_mutant_is_noticed() {
+fn some_mutants_of_each_kind_are_noticed() {
     let mut missed = Vec::new();
-    for (index, row) in TABLE.iter().enumerate() {
+    for (index, row) in TABLE.iter().enumerate().step_by(ONE_IN) {
         // In turn, so that each protocol has its share.
         let having = having(row);
         let protocol = if having.is_empty() { Protocol::IVY } else { having[index % having.len()] };

@@ -90,15 +90,14 @@ fn a_seed_is_one_run() {
 }
 
 #[test]
-fn every_mutant_is_noticed() {
+fn some_mutants_of_each_protocol_are_noticed() {
     let protocols = Protocol::all_release_consistent();
     let mut missed = Vec::new();
     for (turn, &protocol) in protocols.iter().enumerate() {
         let all = release_mutants_of(protocol);
         assert!(all.len() >= PER_PROTOCOL_MIN, "{protocol} has only {} mutants", all.len());
-        // In turn, so that each protocol has its share; the command tries all on all.
-        for broken in all.into_iter().enumerate().filter(|(index, _)| index % protocols.len() == turn) {
-            let (_, broken) = broken;
+        // Different ones of each protocol; the command tries all on all.
+        for broken in all.into_iter().skip(turn).step_by(4 * protocols.len()) {
             let report = try_release(protocol, broken.fault, Options::default());
             println!("{protocol}: {:26} {:>8} states: {:?}", broken.name, report.states, noticed(&report));
             if noticed(&report).is_none() {

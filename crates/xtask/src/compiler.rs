@@ -29,12 +29,20 @@ pub(crate) fn place(workspace: &Workspace, built: &Workspace, profile: Profile) 
     built.name_library(profile)
 }
 
-/// Runs the tests of the pass.
+/// Runs the tests of the pass. Their output is shown as a whole at their end, because others run beside them.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.command("ctest");
     command.arg("--test-dir").arg(folder(workspace)).args(["--output-on-failure", "--parallel", "2"]);
     command.env("TRELLIS_COMMAND", workspace.target.join("debug/trellis"));
-    step::command("test the compiler pass", &mut command)
+    step::step("test the compiler pass", || {
+        let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(&command)))?;
+        let told = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        println!("{}", told.join(""));
+        match output.status.success() {
+            true => Ok(()),
+            false => bail!("`{}` ended with {}", step::shown(&command), output.status),
+        }
+    })
 }
 
 /// Installs the pass under a prefix.

@@ -22,8 +22,13 @@ const EXPECTED_SKIPS: &str = "tests/expected-skips.txt";
 /// Runs all tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     build(workspace)?;
-    run_tests(workspace, "run the tests", &all(at_once()))?;
-    compiler::test(workspace)
+    // The suite of the pass is one long program.
+    std::thread::scope(|scope| {
+        let pass = scope.spawn(|| compiler::test(workspace));
+        let tests = run_tests(workspace, "run the tests", &all(at_once()));
+        let pass = pass.join().unwrap_or_else(|_| bail!("the tests of the compiler pass stopped"));
+        tests.and(pass)
+    })
 }
 
 /// Every test of the workspace.

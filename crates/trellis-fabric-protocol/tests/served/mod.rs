@@ -60,7 +60,7 @@ impl Drop for Seed {
         if std::thread::panicking() {
             let Seed { number, program } = self;
             eprintln!(
-                "replay: TRELLIS_MEMORY_SERVER_SEED={number} cargo test -p trellis-cluster-protocol --test {program}"
+                "replay: TRELLIS_MEMORY_SERVER_SEED={number} cargo test -p trellis-fabric-protocol --test {program}"
             );
         }
     }
