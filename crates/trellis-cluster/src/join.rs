@@ -21,7 +21,7 @@ use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpO
 use crate::config::{self, Config, ConfigError, Start};
 use crate::engines;
 use crate::launch::{Activity, Inherited, LaunchError, StatusPage};
-use crate::runtime::{Node, Server, start_service};
+use crate::runtime::{Node, NodeFaults, start_service};
 use crate::secret::{Secret, SecretError};
 use crate::waits::Wait;
 
@@ -514,7 +514,7 @@ fn start(
     // The link finds the node here from now on.
     let _ = this.set(Arc::downgrade(&node));
     let service = start_service(&node).map_err(system("the service thread cannot be started"))?;
-    let caught = node.region.catch(Arc::new(Server::new(&node)));
+    let caught = node.region.catch(Arc::new(NodeFaults::new(&node)));
     caught.map_err(|source| refused_region(&node.config, source))?;
     match wait_for_peers(&node, still_there) {
         Ok(()) => {

@@ -478,7 +478,7 @@ fn nobody_is_let_in_before_every_founder_has_come() {
 }
 
 #[test]
-fn the_end_before_the_welcome_is_no_death_and_the_failure_of_a_stranger_is_none_of_the_clusters() {
+fn the_end_before_the_welcome_is_no_death_and_the_failure_of_a_node_that_was_not_let_in_is_not_the_clusters() {
     let mut joiner = Membership::new(NodeId(2), 4, 1000).elastic(2, NodeId(0));
     step(&mut joiner, 0, Input::Connected(NodeId(0)));
     let mut informed = joiner.clone();

@@ -5,7 +5,7 @@
 //! to the next call that was enrolled when it was given. It must never go to a call that came later, for which it would be
 //! a spurious wake-up. The number of enrolments at the time of the notification, which travels with it, tells them apart.
 
-use super::objects::{Answer, Caller, Kept, Outcome};
+use super::objects::{Answer, Caller, HomeObject, Outcome};
 use crate::page::NodeId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ pub(super) struct Condition {
     queue: VecDeque<(Caller, u64)>,
 }
 
-impl Kept for Condition {
+impl HomeObject for Condition {
     type Demand = ConditionDemand;
 
     fn demand(&mut self, caller: Caller, demand: ConditionDemand, numbers: &mut u64, answers: &mut Vec<Answer>) {

@@ -4,7 +4,7 @@
 //! messages go to one home; if one thread of every node meets, the tree of [`super::barrier`] spreads them. An arrival
 //! stands even after its deadline: the caller's side lets the next call of that node continue the wait.
 
-use super::objects::{Answer, Caller, Kept, Outcome, Refusal};
+use super::objects::{Answer, Caller, HomeObject, Outcome, Refusal};
 use crate::page::NodeId;
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ pub(super) struct CountingBarrier {
     arrived: Vec<Caller>,
 }
 
-impl Kept for CountingBarrier {
+impl HomeObject for CountingBarrier {
     type Demand = u32;
 
     fn demand(&mut self, caller: Caller, participants: u32, _: &mut u64, answers: &mut Vec<Answer>) {

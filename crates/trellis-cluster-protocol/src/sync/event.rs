@@ -1,6 +1,6 @@
 //! Event flags: all waiting calls go on when the flag is set, and no call waits while it is set.
 
-use super::objects::{Answer, Caller, Kept, Outcome};
+use super::objects::{Answer, Caller, HomeObject, Outcome};
 use crate::page::NodeId;
 use alloc::vec::Vec;
 
@@ -23,7 +23,7 @@ pub(super) struct Event {
     waiting: Vec<Caller>,
 }
 
-impl Kept for Event {
+impl HomeObject for Event {
     type Demand = EventDemand;
 
     fn demand(&mut self, caller: Caller, demand: EventDemand, _: &mut u64, answers: &mut Vec<Answer>) {

@@ -168,7 +168,7 @@ pub(super) enum Answer {
 }
 
 /// An object that is kept at its home. In its initial state it need not be kept.
-pub(super) trait Kept: Default + PartialEq {
+pub(super) trait HomeObject: Default + PartialEq {
     type Demand: Copy;
 
     /// Answers now, or keeps the caller and answers later. `numbers` is the counter by which this kind tells calls apart.
@@ -188,7 +188,7 @@ struct Table<K> {
     numbers: u64,
 }
 
-impl<K: Kept> Table<K> {
+impl<K: HomeObject> Table<K> {
     fn demand(&mut self, id: u64, caller: Caller, demand: K::Demand, answers: &mut Vec<Answer>) {
         if self.objects.len() >= OBJECTS_MAX && !self.objects.contains_key(&id) {
             return answers.push(Answer::To(caller, Outcome::Refused(Refusal::TooMany)));

@@ -2,7 +2,7 @@
 //!
 //! If it fails, the next waiting caller does it. Once it is done, it stays done.
 
-use super::objects::{Answer, Caller, Kept, Outcome};
+use super::objects::{Answer, Caller, HomeObject, Outcome};
 use crate::page::NodeId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ pub(super) struct Once {
     queue: VecDeque<Caller>,
 }
 
-impl Kept for Once {
+impl HomeObject for Once {
     type Demand = OnceDemand;
 
     fn demand(&mut self, caller: Caller, demand: OnceDemand, _: &mut u64, answers: &mut Vec<Answer>) {

@@ -3,7 +3,7 @@
 //! First come, first served: a call waits behind all calls that already wait, and readers next to each other in the queue
 //! go in together. So neither readers nor writers starve. Several threads of a node may read at the same time.
 
-use super::objects::{Answer, Caller, Kept, Outcome};
+use super::objects::{Answer, Caller, HomeObject, Outcome};
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ pub(super) struct ReadWriteLock {
     queue: VecDeque<(Caller, bool)>,
 }
 
-impl Kept for ReadWriteLock {
+impl HomeObject for ReadWriteLock {
     type Demand = ReadWriteDemand;
 
     fn demand(&mut self, caller: Caller, demand: ReadWriteDemand, _: &mut u64, answers: &mut Vec<Answer>) {

@@ -4,7 +4,7 @@
 //! Waiting calls go on in the order of their arrival. A semaphore can also serve as an event that its waiter consumes, a
 //! *pulse*: a release lets exactly one acquisition through, whether it is already there or still to come.
 
-use super::objects::{Answer, Caller, Kept, Outcome, Refusal};
+use super::objects::{Answer, Caller, HomeObject, Outcome, Refusal};
 use crate::page::NodeId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ pub(super) struct Semaphore {
     queue: VecDeque<Caller>,
 }
 
-impl Kept for Semaphore {
+impl HomeObject for Semaphore {
     type Demand = SemaphoreDemand;
 
     fn demand(&mut self, caller: Caller, demand: SemaphoreDemand, _: &mut u64, answers: &mut Vec<Answer>) {

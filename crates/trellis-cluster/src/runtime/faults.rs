@@ -37,15 +37,15 @@ pub(super) enum Why {
 }
 
 /// The node, as the catcher calls it. The reference does not keep the node alive.
-pub(crate) struct Server(Weak<Node>);
+pub(crate) struct NodeFaults(Weak<Node>);
 
-impl Server {
-    pub(crate) fn new(node: &Arc<Node>) -> Server {
-        Server(Arc::downgrade(node))
+impl NodeFaults {
+    pub(crate) fn new(node: &Arc<Node>) -> NodeFaults {
+        NodeFaults(Arc::downgrade(node))
     }
 }
 
-impl FaultServer for Server {
+impl FaultServer for NodeFaults {
     fn serve(&self, fault: Fault) {
         match self.0.upgrade() {
             Some(node) => node.serve(fault),

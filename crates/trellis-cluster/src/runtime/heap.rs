@@ -207,7 +207,8 @@ impl Node {
     /// the way of the question.
     pub(super) fn who_owes(&self, debt: Option<Debt>) -> String {
         let directory = NodeId(self.config.manager as u16);
-        let keeper = || format!("no answer from {}, which keeps the heap's directory", self.name_of(directory));
+        let directory_is_silent =
+            || format!("no answer from {}, which keeps the heap's directory", self.name_of(directory));
         let silent = self.silent_nodes();
         let asked = match debt {
             Some(Debt::Block(asked)) => asked,
@@ -215,14 +216,14 @@ impl Node {
             None if !silent.is_empty() && !silent.contains(&directory) => {
                 return format!("no answer from {}", self.names(&silent));
             }
-            _ => return keeper(),
+            _ => return directory_is_silent(),
         };
         if asked != directory && (silent.contains(&asked) || silent.is_empty()) {
             return format!("no answer from {}, which has the block", self.name_of(asked));
         }
         match silent.as_slice() {
-            [] => keeper(),
-            several if several.contains(&directory) => keeper(),
+            [] => directory_is_silent(),
+            several if several.contains(&directory) => directory_is_silent(),
             [one] => format!("no answer from {}, which has the block", self.name_of(*one)),
             several => format!("no answer from {}, one of which has the block", self.names(several)),
         }

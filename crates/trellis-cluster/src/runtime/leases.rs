@@ -103,7 +103,7 @@ impl Node {
         if !self.config.is_leased() {
             return Ok(());
         }
-        let prefix = self.config.prefix.ok_or("prefix: nobody says which addresses this host has")?;
+        let prefix = self.config.prefix.ok_or("prefix: the addresses of this host are not known")?;
         let pages = self.region.pages() as u64;
         let objects = match usize::from(self.me.0) == self.config.manager {
             true => {

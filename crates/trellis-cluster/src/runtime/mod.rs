@@ -50,7 +50,7 @@ use crate::names::Names;
 use trellis_record::LiveCounters;
 
 pub(crate) use failure::Failure;
-pub(crate) use faults::Server;
+pub(crate) use faults::NodeFaults;
 pub(crate) use heap::AllocationRequest;
 pub(crate) use ordered::{Ordered, Rank, lock};
 pub(crate) use progress::start_service;
