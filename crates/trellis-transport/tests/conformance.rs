@@ -3,10 +3,13 @@
 mod support;
 
 use std::collections::HashMap;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use support::{
     Form, Kind, Recorder, body, build, count_up_to, header, poll_until, read_header, recorders, send_frame, wait_until,
 };
@@ -301,49 +304,42 @@ fn pinned_bodies_wait_by_reference_and_arrive_whole(kind: Kind) {
     sinks[1].expect_sequences(&*links[1], 0, 1, (0..frames).collect());
 }
 
-/// An epoll descriptor of the test's own, with one descriptor nested in it.
+/// An epoll descriptor of the test's own, with the readiness of one link nested in it.
 struct Outer {
-    epoll: RawFd,
-    nested: RawFd,
+    epoll: OwnedFd,
+    link: Arc<dyn Link>,
 }
 
 impl Outer {
-    fn around(nested: RawFd) -> Outer {
-        // SAFETY: no pointers are passed.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        assert!(epoll >= 0);
-        let outer = Outer { epoll, nested };
-        outer.control(libc::EPOLL_CTL_ADD, libc::EPOLLIN);
+    fn around(link: &Arc<dyn Link>) -> Outer {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let outer = Outer { epoll, link: Arc::clone(link) };
+        epoll::add(&outer.epoll, outer.nested(), EventData::new_u64(9), EventFlags::IN).unwrap();
         outer
     }
 
-    fn control(&self, action: i32, events: i32) {
-        let mut event = libc::epoll_event { events: events as u32, u64: 9 };
-        // SAFETY: `event` outlives the call.
-        let result = unsafe { libc::epoll_ctl(self.epoll, action, self.nested, &raw mut event) };
-        assert_eq!(result, 0);
+    fn nested(&self) -> BorrowedFd<'_> {
+        // SAFETY: the link keeps it open as long as it exists.
+        unsafe { BorrowedFd::borrow_raw(self.link.readiness()) }
     }
 
-    fn is_ready(&self, timeout_ms: i32) -> bool {
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event.
-        unsafe { libc::epoll_wait(self.epoll, &raw mut event, 1, timeout_ms) == 1 }
+    fn ask_for(&self, events: EventFlags) {
+        epoll::modify(&self.epoll, self.nested(), EventData::new_u64(9), events).unwrap();
     }
-}
 
-impl Drop for Outer {
-    fn drop(&mut self) {
-        // SAFETY: made in `around`, closed once.
-        unsafe { libc::close(self.epoll) };
+    fn is_ready(&self, timeout_ms: u64) -> bool {
+        let mut event = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
+        let timeout = Timespec::try_from(Duration::from_millis(timeout_ms)).unwrap();
+        epoll::wait(&self.epoll, &mut event, Some(&timeout)) == Ok(1)
     }
 }
 
-const HANG_MS: i32 = 60_000;
+const HANG_MS: u64 = 60_000;
 
 fn readiness_is_level_triggered_and_nests(kind: Kind) {
     let links = build(kind, 2);
     let mut sinks = recorders(2);
-    let outer = Outer::around(links[1].readiness());
+    let outer = Outer::around(&links[1]);
     assert!(outer.is_ready(HANG_MS), "a new peer is news");
     connect(&links, &mut sinks);
     settle(&links[1], &mut sinks[1], &outer);
@@ -354,9 +350,9 @@ fn readiness_is_level_triggered_and_nests(kind: Kind) {
         outer.is_ready(10)
     });
     assert!(outer.is_ready(0), "and is still there");
-    outer.control(libc::EPOLL_CTL_MOD, 0);
+    outer.ask_for(EventFlags::empty());
     assert!(!outer.is_ready(0), "disarmed");
-    outer.control(libc::EPOLL_CTL_MOD, libc::EPOLLIN);
+    outer.ask_for(EventFlags::IN);
     assert!(outer.is_ready(0), "armed again, and it is still there");
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == 1);
     settle(&links[1], &mut sinks[1], &outer);
@@ -376,7 +372,7 @@ fn readiness_tells_when_what_waits_can_leave(kind: Kind) {
     let mut sinks = recorders(2);
     sinks[1].check_bodies = false;
     connect(&links, &mut sinks);
-    let outer = Outer::around(links[0].readiness());
+    let outer = Outer::around(&links[0]);
     settle(&links[0], &mut sinks[0], &outer);
     let bytes_of_body = vec![1; 1 << 20];
     for sequence in 0..40 {

@@ -2,7 +2,7 @@
 //!
 //! Promises: every descriptor of this crate is closed in a child right after `fork`, before the child runs any code of
 //! its own, because an open socket in the child would hide the death of its parent from the peers. In the child
-//! [`Descriptor::raw`] then returns -1, on which every system call fails.
+//! [`Descriptor::raw`] then returns -1, on which every system call fails, and [`Descriptor::borrowed`] fails.
 //!
 //! It must never close a number that it no longer owns.
 
@@ -10,9 +10,13 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+use rustix::io::Errno;
 
 /// Maximum for all links of one process together.
 const DESCRIPTORS_MAX: usize = 8192;
@@ -73,28 +77,32 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Takes over the descriptor that `open` creates; on failure `open` returns -1 and leaves the reason in `errno`.
-    pub(crate) fn adopt(open: impl FnOnce() -> RawFd) -> io::Result<Descriptor> {
+    /// Takes over the descriptor that `open` creates.
+    pub(crate) fn adopt(open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> io::Result<Descriptor> {
         static HANDLERS: Once = Once::new();
         HANDLERS.call_once(|| {
             // SAFETY: the three functions live as long as the process (or this library).
             unsafe { libc::pthread_atfork(Some(lock_fork), Some(unlock_fork), Some(forget_all)) };
         });
         let _guard = ForkGuard::lock();
-        let number = open();
-        if number < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        enter(number).inspect_err(|_| {
-            // SAFETY: just created, and nothing else knows it.
-            unsafe { libc::close(number) };
-        })
+        enter(open()?)
     }
 
     /// The number, or -1 in a forked child.
     #[inline]
     pub(crate) fn raw(&self) -> RawFd {
         self.slot.load(Ordering::Relaxed) - 1
+    }
+
+    /// The descriptor for a system call; fails with `EBADF` in a forked child.
+    #[inline]
+    pub(crate) fn borrowed(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        match self.raw() {
+            -1 => Err(Errno::BADF),
+            // SAFETY: the number is in our slot, so it is open until the descriptor is dropped. A fork closes it only
+            // in the child, whose one thread is inside `fork` then and not inside a system call on this descriptor.
+            number => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
+        }
     }
 }
 
@@ -110,19 +118,22 @@ impl Drop for Descriptor {
 }
 
 /// Runs under the lock, so a free slot stays free until it is taken here.
-fn enter(number: RawFd) -> io::Result<Descriptor> {
+fn enter(file: OwnedFd) -> io::Result<Descriptor> {
     let start = NEXT_SLOT.load(Ordering::Relaxed);
     for step in 0..DESCRIPTORS_MAX {
         let index = (start + step) % DESCRIPTORS_MAX;
         let slot = &SLOTS[index];
         if slot.load(Ordering::Relaxed) == 0 {
-            slot.store(number + 1, Ordering::Relaxed);
+            slot.store(file.into_raw_fd() + 1, Ordering::Relaxed);
             NEXT_SLOT.store(index + 1, Ordering::Relaxed);
             return Ok(Descriptor { slot });
         }
     }
     Err(io::Error::other("the links of this process hold 8192 descriptors already; close a link"))
 }
+
+/// Room for what [`Epoll::ready`] finds.
+pub(crate) const NO_EVENT: epoll::Event = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
 
 /// An epoll descriptor.
 pub(crate) struct Epoll {
@@ -131,8 +142,7 @@ pub(crate) struct Epoll {
 
 impl Epoll {
     pub(crate) fn new() -> io::Result<Epoll> {
-        // SAFETY: no pointers are passed.
-        let descriptor = Descriptor::adopt(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let descriptor = Descriptor::adopt(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
         Ok(Epoll { descriptor })
     }
 
@@ -140,34 +150,40 @@ impl Epoll {
         self.descriptor.raw()
     }
 
-    pub(crate) fn add(&self, number: RawFd, output: bool, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, number, output, token)
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
     }
 
-    pub(crate) fn modify(&self, number: RawFd, output: bool, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, number, output, token)
+    pub(crate) fn add(&self, source: &Descriptor, output: bool, token: u64) -> io::Result<()> {
+        self.add_borrowed(source.borrowed()?, output, token)
     }
 
-    pub(crate) fn remove(&self, number: RawFd) {
-        // A descriptor that is gone already is the wanted result.
-        let _ = self.control(libc::EPOLL_CTL_DEL, number, false, 0);
+    /// Adds a descriptor that is not of this crate.
+    pub(crate) fn add_borrowed(&self, source: BorrowedFd<'_>, output: bool, token: u64) -> io::Result<()> {
+        Ok(epoll::add(self.descriptor.borrowed()?, source, EventData::new_u64(token), wanted(output))?)
     }
 
-    /// What is ready now; never waits.
-    pub(crate) fn ready(&self, events: &mut [libc::epoll_event]) -> usize {
-        let room = i32::try_from(events.len()).unwrap_or(i32::MAX);
-        // SAFETY: `events` is writable for `room` entries.
-        let count = unsafe { libc::epoll_wait(self.raw(), events.as_mut_ptr(), room, 0) };
-        usize::try_from(count).unwrap_or(0)
+    pub(crate) fn modify(&self, source: &Descriptor, output: bool, token: u64) -> io::Result<()> {
+        let source = source.borrowed()?;
+        Ok(epoll::modify(self.descriptor.borrowed()?, source, EventData::new_u64(token), wanted(output))?)
     }
 
-    fn control(&self, action: i32, number: RawFd, output: bool, token: u64) -> io::Result<()> {
-        let wanted = if output { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
-        let mut event = libc::epoll_event { events: wanted as u32, u64: token };
-        // SAFETY: `event` outlives the call.
-        let result = unsafe { libc::epoll_ctl(self.raw(), action, number, &raw mut event) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    pub(crate) fn remove(&self, source: &Descriptor) {
+        if let (Ok(own), Ok(source)) = (self.descriptor.borrowed(), source.borrowed()) {
+            // A descriptor that is gone already is the wanted result.
+            let _ = epoll::delete(own, source);
+        }
     }
+
+    /// What is ready now; never waits. A failure counts as nothing.
+    pub(crate) fn ready(&self, events: &mut [epoll::Event]) -> usize {
+        let Ok(own) = self.descriptor.borrowed() else { return 0 };
+        epoll::wait(own, events, Some(&Timespec::default())).unwrap_or(0)
+    }
+}
+
+fn wanted(output: bool) -> EventFlags {
+    if output { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
 }
 
 /// A descriptor that is readable from `signal` to `drain`.
@@ -177,9 +193,8 @@ pub(crate) struct Event {
 
 impl Event {
     pub(crate) fn new() -> io::Result<Event> {
-        let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-        // SAFETY: no pointers are passed.
-        let descriptor = Descriptor::adopt(|| unsafe { libc::eventfd(0, flags) })?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let descriptor = Descriptor::adopt(|| rustix::event::eventfd(0, flags))?;
         Ok(Event { descriptor })
     }
 
@@ -187,15 +202,26 @@ impl Event {
         self.descriptor.raw()
     }
 
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
     pub(crate) fn signal(&self) {
-        let one = 1_u64;
-        // SAFETY: eight readable bytes. The only failure is a counter at its maximum, which is readable as well.
-        unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
+        signal(&self.descriptor);
     }
 
     pub(crate) fn drain(&self) {
-        let mut count = 0_u64;
-        // SAFETY: eight writable bytes. The only failure is that there is nothing to drain.
-        unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
+        if let Ok(own) = self.descriptor.borrowed() {
+            // The only failure is that there is nothing to drain.
+            let _ = rustix::io::read(own, &mut [0; 8]);
+        }
+    }
+}
+
+/// Makes an event descriptor readable, one of this process or one that a peer handed over.
+pub(crate) fn signal(event: &Descriptor) {
+    if let Ok(event) = event.borrowed() {
+        // The only failure is a counter at its maximum, which is readable as well.
+        let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
     }
 }

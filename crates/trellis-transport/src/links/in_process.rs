@@ -39,7 +39,7 @@ pub fn mesh(nodes: usize) -> io::Result<Vec<InProcess>> {
     let mut ends = Vec::with_capacity(nodes);
     for _ in 0..nodes {
         let (epoll, event) = (Epoll::new()?, Event::new()?);
-        epoll.add(event.raw(), false, 0)?;
+        epoll.add(event.descriptor(), false, 0)?;
         // The event is readable from the start: all peers are up, and no sink has been told yet.
         event.signal();
         ends.push(End { epoll, event, closed: AtomicBool::new(false) });

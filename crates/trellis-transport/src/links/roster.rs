@@ -152,7 +152,7 @@ impl<T> Roster<T> {
     /// Makes a roster in which all peers are absent. `news_token` is the token of news in the descriptor for polls.
     pub(super) fn new(node: usize, nodes: usize, news_token: u64, own: impl Fn(usize) -> T) -> io::Result<Roster<T>> {
         let (epoll, news_event) = (Epoll::new()?, Event::new()?);
-        epoll.add(news_event.raw(), false, news_token)?;
+        epoll.add(news_event.descriptor(), false, news_token)?;
         let peer = |index| Peer {
             stage: Stage::default(),
             traffic: Traffic::default(),
@@ -272,6 +272,7 @@ pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::descriptors::NO_EVENT;
     use super::*;
 
     #[test]
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn news_is_taken_once() {
         let roster = Roster::new(0, 3, 7, |_| ()).expect("descriptors");
-        let ready = || roster.epoll.ready(&mut [libc::epoll_event { events: 0, u64: 0 }; 2]);
+        let ready = || roster.epoll.ready(&mut [NO_EVENT; 2]);
         assert!(!roster.has_news() && ready() == 0);
         roster.tell(1);
         roster.tell(2);

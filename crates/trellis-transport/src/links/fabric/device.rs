@@ -9,7 +9,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -311,8 +311,9 @@ impl Device {
     }
 
     /// A descriptor that reports completions, if the provider has one.
-    pub(super) fn wait_descriptor(&self) -> Option<RawFd> {
-        (self.wait_descriptor >= 0).then_some(self.wait_descriptor)
+    pub(super) fn wait_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the provider keeps it open until the device is closed.
+        (self.wait_descriptor >= 0).then(|| unsafe { BorrowedFd::borrow_raw(self.wait_descriptor) })
     }
 
     /// The address at which peers reach this endpoint.

@@ -100,10 +100,10 @@ impl Shared {
     pub(super) fn new(tcp: Tcp, device: Device) -> io::Result<Shared> {
         let (node, nodes) = (tcp.node(), tcp.nodes());
         let (epoll, nudge) = (Epoll::new()?, Event::new()?);
-        epoll.add(nudge.raw(), false, 0)?;
-        epoll.add(tcp.readiness(), false, 1)?;
+        epoll.add(nudge.descriptor(), false, 0)?;
+        epoll.add(tcp.ready_descriptor(), false, 1)?;
         if let Some(completions) = device.wait_descriptor() {
-            epoll.add(completions, false, 2)?;
+            epoll.add_borrowed(completions, false, 2)?;
         }
         let window = (device.receives() / (nodes - 1).max(1)).saturating_sub(SPARE_PACKETS) / 2;
         let owners = (0..device.slots()).map(|_| AtomicU32::new(0)).collect();

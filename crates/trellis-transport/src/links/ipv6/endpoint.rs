@@ -13,9 +13,12 @@ use std::mem;
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
 use super::Address;
 use crate::links::descriptors::Descriptor;
-use crate::links::tcp::sockets::{IoVec, set_option, socket_address, widen};
+use crate::links::tcp::sockets::{IoVec, SOCKET_FLAGS, set_option, widen};
 
 /// `UDP_NO_CHECK6_RX` (linux/udp.h), which `libc` does not have.
 const UDP_NO_CHECK6_RX: i32 = 102;
@@ -70,25 +73,14 @@ impl Endpoint {
     ///
     /// The errors of `socket(2)`, `setsockopt(2)` and `bind(2)`: no IPv6, or the port is in use.
     pub fn open(port: u16) -> io::Result<Endpoint> {
-        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointers are passed.
-        let socket = Descriptor::adopt(|| unsafe { libc::socket(libc::AF_INET6, kind, 0) })?;
-        for (level, name) in [
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-            (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
-            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-            (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX),
-        ] {
-            if !set_option(socket.raw(), level, name, 1) {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        widen(socket.raw());
-        let (storage, length) = socket_address(&SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0).into());
-        // SAFETY: `storage` holds an address of `length` bytes.
-        if unsafe { libc::bind(socket.raw(), (&raw const storage).cast(), length) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let open = || rustix::net::socket_with(AddressFamily::INET6, SocketType::DGRAM, SOCKET_FLAGS, None);
+        let socket = Descriptor::adopt(open)?;
+        sockopt::set_ipv6_v6only(socket.borrowed()?, true)?;
+        sockopt::set_ipv6_freebind(socket.borrowed()?, true)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
+        widen(&socket);
+        rustix::net::bind(socket.borrowed()?, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
         Ok(Endpoint { socket })
     }
 
@@ -107,12 +99,18 @@ impl Endpoint {
         assert!(parts.len() <= PARTS_MAX, "a datagram of {} parts, and at most {PARTS_MAX} are sent", parts.len());
         let parts: [IoVec; PARTS_MAX] =
             std::array::from_fn(|place| parts.get(place).map_or(IoVec::EMPTY, |bytes| IoVec::of(bytes)));
-        let to = socket_address(&SocketAddrV6::new(Ipv6Addr::from(way.to), way.port, 0, 0).into());
+        let to = libc::sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as libc::sa_family_t,
+            sin6_port: way.port.to_be(),
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr: way.to },
+            sin6_scope_id: 0,
+        };
         let mut control = Control([0; CONTROL_WORDS]);
         // SAFETY: a message header of zeros is a valid empty one.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
-        message.msg_name = (&raw const to.0).cast_mut().cast();
-        message.msg_namelen = to.1;
+        message.msg_name = (&raw const to).cast_mut().cast();
+        message.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
         message.msg_iov = parts.as_ptr().cast_mut().cast();
         message.msg_iovlen = parts.len();
         message.msg_control = (&raw mut control).cast();
@@ -187,13 +185,14 @@ impl Endpoint {
 
     /// Waits until there is a datagram, or the time has passed. Returns early on a signal.
     pub fn wait(&self, at_most: Duration) {
-        let mut entry = libc::pollfd { fd: self.socket.raw(), events: libc::POLLIN, revents: 0 };
-        let time = libc::timespec {
-            tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
+        let time = Timespec {
+            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(at_most.subsec_nanos()),
         };
-        // SAFETY: `entry` and `time` outlive the call. Callers receive next, whatever it returns.
-        unsafe { libc::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) };
+        // In a forked child only the time passes.
+        let mut entry = self.socket.borrowed().ok().map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
+        // Callers receive next, whatever it returns.
+        let _ = rustix::event::poll(entry.as_mut_slice(), Some(&time));
     }
 }
 

@@ -8,10 +8,12 @@
 
 use std::io;
 
+use rustix::fs::OFlags;
+
 use super::memory::{self, Mapping};
 use super::ring::{RING_BYTES, Ring};
 use super::sockets::Parcel;
-use crate::links::descriptors::Descriptor;
+use crate::links::descriptors::{self, Descriptor};
 
 /// The two directions in sequence: first the one that the node with the higher number writes.
 const CHANNEL_BYTES: usize = 2 * RING_BYTES;
@@ -65,7 +67,7 @@ impl Channel {
     pub(super) fn accept(ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
         let mut files = parcel.files.into_iter();
         let file = files.next().ok_or("it brought no memory")?;
-        memory::check(file.raw(), CHANNEL_BYTES)?;
+        memory::check(&file, CHANNEL_BYTES)?;
         let mapped = Mapping::of(file.raw(), CHANNEL_BYTES, true);
         let memory = mapped.map_err(|error| format!("its memory cannot be mapped: {error}"))?;
         let wake_up = wake_up_of(files.next())?;
@@ -90,18 +92,15 @@ impl Channel {
 
     /// Wakes the peer, if it sleeps on its link.
     pub(super) fn wake_peer(&self) {
-        let one = 1_u64;
-        // SAFETY: eight readable bytes. A counter at its maximum is sufficient: it wakes the peer already.
-        unsafe { libc::write(self.wake_up.raw(), (&raw const one).cast(), 8) };
+        descriptors::signal(&self.wake_up);
     }
 }
 
 /// Checks the peer's wake-up descriptor: it must not be able to block this node.
 fn wake_up_of(file: Option<Descriptor>) -> Result<Descriptor, String> {
     let file = file.ok_or("it brought no event descriptor")?;
-    // SAFETY: no pointers are passed.
-    let flags = unsafe { libc::fcntl(file.raw(), libc::F_GETFL) };
-    if flags < 0 || flags & libc::O_NONBLOCK == 0 {
+    let flags = file.borrowed().and_then(rustix::fs::fcntl_getfl);
+    if !flags.is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
         return Err("its event descriptor may block".to_owned());
     }
     Ok(file)
@@ -111,7 +110,7 @@ fn shared(file: Option<Descriptor>, bytes: usize) -> Result<Option<Mapping>, Str
     let Some(file) = file.filter(|_| bytes > 0) else {
         return Ok(None);
     };
-    memory::check(file.raw(), bytes)?;
+    memory::check(&file, bytes)?;
     let mapped = Mapping::of(file.raw(), bytes, false);
     mapped.map(Some).map_err(|error| format!("{bytes} bytes of its region cannot be mapped: {error}"))
 }
@@ -125,9 +124,8 @@ mod tests {
         Parcel { text: Vec::new(), files }
     }
 
-    fn duplicate(number: i32) -> Descriptor {
-        // SAFETY: no pointers are passed.
-        Descriptor::adopt(|| unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) }).unwrap()
+    fn duplicate(file: &Descriptor) -> Descriptor {
+        Descriptor::adopt(|| rustix::io::fcntl_dupfd_cloexec(file.borrowed()?, 0)).unwrap()
     }
 
     #[test]
@@ -135,14 +133,14 @@ mod tests {
         let draft = Draft::new().unwrap();
         let refused = |files, bytes| Channel::accept(None, bytes, parcel(files)).err().unwrap();
         assert_eq!(refused(Vec::new(), 0), "it brought no memory");
-        assert_eq!(refused(vec![duplicate(draft.file.raw())], 0), "it brought no event descriptor");
+        assert_eq!(refused(vec![duplicate(&draft.file)], 0), "it brought no event descriptor");
         let event = Event::new().unwrap();
-        assert!(refused(vec![duplicate(event.raw())], 0).contains("not sealed"));
+        assert!(refused(vec![duplicate(event.descriptor())], 0).contains("not sealed"));
         let short = memory::create(4096).unwrap();
-        assert!(refused(vec![duplicate(short.raw())], 0).contains("has 4096 bytes and not"));
-        let waits = vec![duplicate(draft.file.raw()), duplicate(draft.file.raw())];
+        assert!(refused(vec![duplicate(&short)], 0).contains("has 4096 bytes and not"));
+        let waits = vec![duplicate(&draft.file), duplicate(&draft.file)];
         assert_eq!(refused(waits, 0), "its event descriptor may block");
-        let files = || vec![duplicate(draft.file.raw()), duplicate(event.raw()), duplicate(short.raw())];
+        let files = || vec![duplicate(&draft.file), duplicate(event.descriptor()), duplicate(&short)];
         assert!(refused(files(), 8192).contains("has 4096 bytes and not 8192"));
         assert!(Channel::accept(None, 4096, parcel(files())).is_ok_and(|channel| channel.theirs.is_some()));
     }

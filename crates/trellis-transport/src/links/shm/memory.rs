@@ -8,8 +8,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::links::descriptors::Descriptor;
 
@@ -70,47 +72,33 @@ impl Drop for Mapping {
 
 /// Creates a file of `bytes` bytes, all zero and allocated, whose size is sealed.
 pub(super) fn create(bytes: usize) -> io::Result<Descriptor> {
-    let plain = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // Newer kernels want to be told that the file is not executable; older ones do not know the flag.
-    let file = Descriptor::adopt(|| match memfd(plain | libc::MFD_NOEXEC_SEAL) {
-        -1 => memfd(plain),
-        number => number,
-    })?;
+    let file = Descriptor::adopt(|| memfd(PLAIN | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd(PLAIN)))?;
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: plain system calls on a descriptor that this function owns.
-    let made = unsafe { libc::ftruncate(file.raw(), length) == 0 && libc::fallocate(file.raw(), 0, 0, length) == 0 };
-    if !made {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above.
-    if unsafe { libc::fcntl(file.raw(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let opened = file.borrowed()?;
+    rustix::fs::ftruncate(opened, length.unsigned_abs())?;
+    rustix::fs::fallocate(opened, FallocateFlags::empty(), 0, length.unsigned_abs())?;
+    rustix::fs::fcntl_add_seals(opened, SEALS | SealFlags::SEAL)?;
     Ok(file)
 }
 
-const SEALS: i32 = libc::F_SEAL_SHRINK;
+const SEALS: SealFlags = SealFlags::SHRINK;
+const PLAIN: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 
-fn memfd(flags: libc::c_uint) -> RawFd {
-    // SAFETY: the name is a constant C string.
-    unsafe { libc::memfd_create(c"trellis-rings".as_ptr(), flags) }
+fn memfd(flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::memfd_create(c"trellis-rings", flags)
 }
 
 /// Checks that a file from a peer has at least `bytes` bytes and always will; the error says what is wrong.
-pub(super) fn check(file: RawFd, bytes: usize) -> Result<(), String> {
-    // SAFETY: a plain system call; a descriptor that is no such file gives an error.
-    let seals = unsafe { libc::fcntl(file, libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEALS != SEALS {
+pub(super) fn check(file: &Descriptor, bytes: usize) -> Result<(), String> {
+    // A descriptor that is no such file gives an error.
+    let seals = file.borrowed().and_then(rustix::fs::fcntl_get_seals);
+    if !seals.is_ok_and(|seals| seals.contains(SEALS)) {
         return Err("its memory may become shorter (it is not sealed)".to_owned());
     }
-    // SAFETY: a structure of zeros is a valid empty one, and the call writes into it.
-    let size = unsafe {
-        let mut about: libc::stat = std::mem::zeroed();
-        if libc::fstat(file, &raw mut about) != 0 {
-            return Err(format!("its memory cannot be looked at: {}", io::Error::last_os_error()));
-        }
-        about.st_size
-    };
+    let about = file.borrowed().and_then(rustix::fs::fstat);
+    let about = about.map_err(|error| format!("its memory cannot be looked at: {}", io::Error::from(error)))?;
+    let size = about.st_size;
     match usize::try_from(size) {
         Ok(size) if size >= bytes && bytes > 0 => Ok(()),
         _ => Err(format!("its memory has {size} bytes and not {bytes}")),
@@ -124,8 +112,8 @@ mod tests {
     #[test]
     fn what_is_made_is_sealed_and_mapped_twice_is_the_same() {
         let file = create(8192).unwrap();
-        check(file.raw(), 8192).unwrap();
-        assert!(check(file.raw(), 8193).unwrap_err().contains("has 8192 bytes"));
+        check(&file, 8192).unwrap();
+        assert!(check(&file, 8193).unwrap_err().contains("has 8192 bytes"));
         let (one, other) =
             (Mapping::of(file.raw(), 8192, true).unwrap(), Mapping::of(file.raw(), 8192, false).unwrap());
         // SAFETY: inside both mappings; nothing else has the file.
@@ -138,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_file_that_may_shrink_is_refused() {
-        let file = Descriptor::adopt(|| memfd(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)).unwrap();
-        // SAFETY: a plain system call on a descriptor that this test owns.
-        assert_eq!(unsafe { libc::ftruncate(file.raw(), 4096) }, 0);
-        assert!(check(file.raw(), 4096).unwrap_err().contains("not sealed"));
-        assert!(check(-1, 4096).is_err());
+        let file = Descriptor::adopt(|| memfd(PLAIN)).unwrap();
+        rustix::fs::ftruncate(file.borrowed().unwrap(), 4096).unwrap();
+        assert!(check(&file, 4096).unwrap_err().contains("not sealed"));
+        let no_file = crate::links::descriptors::Event::new().unwrap();
+        assert!(check(no_file.descriptor(), 4096).is_err());
     }
 }

@@ -148,10 +148,10 @@ impl Shm {
         let listening = ListeningSocket::open()
             .map_err(|error| format!("node {node} cannot listen for others of its host: {error}"));
         let tcp = Tcp::start_and_answer(tcp, answer)?;
-        epoll.add(event.raw(), false, EVENT_TOKEN).map_err(system)?;
-        epoll.add(tcp.readiness(), false, TCP_TOKEN).map_err(system)?;
+        epoll.add(event.descriptor(), false, EVENT_TOKEN).map_err(system)?;
+        epoll.add(tcp.ready_descriptor(), false, TCP_TOKEN).map_err(system)?;
         if let Ok(listening) = &listening {
-            epoll.add(listening.listener.raw(), false, LISTENER_TOKEN).map_err(system)?;
+            epoll.add(&listening.listener, false, LISTENER_TOKEN).map_err(system)?;
         }
         Ok(Shm {
             tcp,

@@ -92,7 +92,7 @@ pub(super) fn probe() -> Result<(), String> {
     let draft = Draft::new().map_err(words("memory to share cannot be made"))?;
     let event = Event::new().map_err(words("an event descriptor cannot be made"))?;
     let one = sockets::connect(&listening.name).map_err(words("a process of this host cannot be reached"))?;
-    let other = sockets::accept(listening.listener.raw(), &AtomicU64::new(0))
+    let other = sockets::accept(&listening.listener, &AtomicU64::new(0))
         .map_err(words("no connection arrives at the socket"))?;
     let other = other.ok_or("a process of this user is not recognised")?;
     sockets::send(one.raw(), &OFFER_MARK, &[draft.file.raw(), event.raw()]).map_err(words("memory cannot be sent"))?;
@@ -234,7 +234,7 @@ impl Shm {
     /// Accepts waiting connections.
     pub(super) fn accept_waiting(&self) {
         let Ok(listening) = &self.listening else { return };
-        while let Ok(Some(socket)) = sockets::accept(listening.listener.raw(), &self.unauthenticated) {
+        while let Ok(Some(socket)) = sockets::accept(&listening.listener, &self.unauthenticated) {
             if lock(&self.negotiations).len() >= NEGOTIATIONS_MAX {
                 self.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -248,7 +248,7 @@ impl Shm {
         let mut negotiations = lock(&self.negotiations);
         // Open sockets have distinct numbers, so the number of a socket is a unique token.
         let token = socket.raw() as u64;
-        self.epoll.add(socket.raw(), false, token)?;
+        self.epoll.add(&socket, false, token)?;
         negotiations.push(Negotiation { token, socket, step });
         Ok(())
     }
@@ -266,7 +266,7 @@ impl Shm {
                 return false;
             }
             let negotiation = negotiations.swap_remove(index);
-            self.epoll.remove(negotiation.socket.raw());
+            self.epoll.remove(&negotiation.socket);
             (negotiation, arrived)
         };
         match (negotiation.step, arrived) {

@@ -15,6 +15,7 @@ use super::receiving::Receiving;
 use super::sending::{Flushed, NotTaken, Sending, Taken};
 use super::{EVENT_TOKEN, LISTENER_TOKEN, Manner, Shm, TCP_TOKEN};
 use crate::HEADER_BYTES;
+use crate::links::descriptors::NO_EVENT;
 use crate::links::roster::{Traffic, lock, try_lock};
 use crate::links::waits::Closing;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
@@ -201,10 +202,10 @@ impl Shm {
     #[cold]
     fn look(&self, sink: &mut dyn Sink) -> bool {
         let mut came = false;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let mut events = [NO_EVENT; 16];
         let count = self.epoll.ready(&mut events);
         for event in &events[..count] {
-            match event.u64 {
+            match event.data.u64() {
                 // In this order: drain, mark, then check the rings. A later writer signals again.
                 EVENT_TOKEN => {
                     self.event.drain();

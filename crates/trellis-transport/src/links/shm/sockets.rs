@@ -12,11 +12,13 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::RawFd;
-use std::ptr::null_mut;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
 use crate::links::descriptors::Descriptor;
+use crate::links::tcp::sockets::SOCKET_FLAGS;
 
 /// The longest message.
 pub(super) const MESSAGE_BYTES_MAX: usize = 320;
@@ -42,34 +44,23 @@ pub(super) enum Arrived {
 /// Listens under a name.
 pub(super) fn listen(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     let socket = make()?;
-    let (address, length) = address(name);
-    // SAFETY: `address` holds an address of `length` bytes.
-    let bound = unsafe { libc::bind(socket.raw(), (&raw const address).cast(), length) == 0 };
-    // SAFETY: no pointers are passed.
-    if bound && unsafe { libc::listen(socket.raw(), libc::SOMAXCONN) } == 0 {
-        return Ok(socket);
-    }
-    Err(io::Error::last_os_error())
+    rustix::net::bind(socket.borrowed()?, &address(name)?)?;
+    rustix::net::listen(socket.borrowed()?, libc::SOMAXCONN)?;
+    Ok(socket)
 }
 
 /// Connects to a name; succeeds or fails at once.
 pub(super) fn connect(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     let socket = make()?;
-    let (address, length) = address(name);
-    // SAFETY: `address` holds an address of `length` bytes.
-    if unsafe { libc::connect(socket.raw(), (&raw const address).cast(), length) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    rustix::net::connect(socket.borrowed()?, &address(name)?)?;
     check_user(socket.raw())?;
     Ok(socket)
 }
 
 /// Takes a waiting connection of this user, if there is one. Those of other users are closed, and counted in `refused`.
-pub(super) fn accept(listener: RawFd, refused: &AtomicU64) -> io::Result<Option<Descriptor>> {
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+pub(super) fn accept(listener: &Descriptor, refused: &AtomicU64) -> io::Result<Option<Descriptor>> {
     loop {
-        // SAFETY: null addresses mean that the address of the other end is not requested.
-        match Descriptor::adopt(|| unsafe { libc::accept4(listener, null_mut(), null_mut(), flags) }) {
+        match Descriptor::adopt(|| rustix::net::accept_with(listener.borrowed()?, SOCKET_FLAGS)) {
             Ok(socket) if check_user(socket.raw()).is_ok() => return Ok(Some(socket)),
             Ok(_) => refused.fetch_add(1, Ordering::Relaxed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -129,8 +120,8 @@ pub(super) fn receive(socket: RawFd) -> Arrived {
     };
     let mut files = Vec::new();
     let mut is_whole = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0;
-    for number in numbers_of(&message) {
-        match Descriptor::adopt(|| number) {
+    for file in files_of(&message) {
+        match Descriptor::adopt(|| Ok(file)) {
             Ok(file) => files.push(file),
             Err(_) => is_whole = false,
         }
@@ -143,22 +134,23 @@ pub(super) fn receive(socket: RawFd) -> Arrived {
 }
 
 /// The descriptors of a message.
-fn numbers_of(message: &libc::msghdr) -> Vec<RawFd> {
-    let mut numbers = Vec::new();
+fn files_of(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut files = Vec::new();
     // SAFETY: the kernel wrote whole control messages, each with its length, into the room that the header names; the
-    // numbers after a header of kind SCM_RIGHTS fill that length.
+    // numbers after a header of kind SCM_RIGHTS fill that length. They are open, and nothing else has them.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(message);
         while !control.is_null() {
             if (*control).cmsg_level == libc::SOL_SOCKET && (*control).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*control).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                 let data = libc::CMSG_DATA(control).cast::<RawFd>();
-                numbers.extend((0..bytes / size_of::<RawFd>()).map(|index| data.add(index).read_unaligned()));
+                let numbers = (0..bytes / size_of::<RawFd>()).map(|index| data.add(index).read_unaligned());
+                files.extend(numbers.map(|number| OwnedFd::from_raw_fd(number)));
             }
             control = libc::CMSG_NXTHDR(message, control);
         }
     }
-    numbers
+    files
 }
 
 const CONTROL_WORDS: usize = 8;
@@ -170,34 +162,23 @@ struct ControlRoom([u64; CONTROL_WORDS]);
 const _: () = assert!(CONTROL_WORDS * 8 >= 16 + DESCRIPTORS_MAX * size_of::<RawFd>() + 4);
 
 fn make() -> io::Result<Descriptor> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers are passed.
-    Descriptor::adopt(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+    Descriptor::adopt(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET_FLAGS, None))
 }
 
-fn address(name: &[u8; NAME_BYTES]) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: an address of zeros is a valid empty one.
-    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The leading zero makes it abstract.
-    let text = b"\0trellis-".iter().chain(name);
-    for (place, &byte) in address.sun_path.iter_mut().zip(text) {
-        *place = byte as libc::c_char;
-    }
-    (address, (size_of::<libc::sa_family_t>() + 9 + NAME_BYTES) as libc::socklen_t)
+fn address(name: &[u8; NAME_BYTES]) -> rustix::io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(&[b"trellis-", name.as_slice()].concat())
 }
 
 /// Checks that the other end runs as this user: another user's process must not get this user's memory.
 fn check_user(socket: RawFd) -> io::Result<()> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` has room for `length` bytes; geteuid has no conditions.
-    let (asked, user) = unsafe {
-        let name = libc::SO_PEERCRED;
-        (libc::getsockopt(socket, libc::SOL_SOCKET, name, (&raw mut peer).cast(), &raw mut length), libc::geteuid())
-    };
+    let name = libc::SO_PEERCRED;
+    // `rustix` takes no process number 0, which is that of a process in another container.
+    // SAFETY: `peer` has room for `length` bytes.
+    let asked = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, name, (&raw mut peer).cast(), &raw mut length) };
     match asked {
-        0 if peer.uid == user => Ok(()),
+        0 if peer.uid == rustix::process::geteuid().as_raw() => Ok(()),
         0 => Err(io::Error::other("it runs as another user")),
         _ => Err(io::Error::last_os_error()),
     }
@@ -213,9 +194,9 @@ mod tests {
         let name = crate::random().unwrap();
         let listener = listen(&name).unwrap();
         let refused = AtomicU64::new(0);
-        assert!(accept(listener.raw(), &refused).unwrap().is_none());
+        assert!(accept(&listener, &refused).unwrap().is_none());
         let one = connect(&name).unwrap();
-        let other = accept(listener.raw(), &refused).unwrap().unwrap();
+        let other = accept(&listener, &refused).unwrap().unwrap();
         assert!(matches!(receive(other.raw()), Arrived::Nothing));
         let event = Event::new().unwrap();
         send(one.raw(), b"here", &[event.raw(), event.raw()]).unwrap();

@@ -33,7 +33,7 @@ fn channel() -> (Arc<Channel>, Arc<Channel>) {
         let name = crate::random().unwrap();
         let listener = sockets::listen(&name).unwrap();
         let one = sockets::connect(&name).unwrap();
-        let other = sockets::accept(listener.raw(), &AtomicU64::new(0)).unwrap().unwrap();
+        let other = sockets::accept(&listener, &AtomicU64::new(0)).unwrap().unwrap();
         sockets::send(one.raw(), b"files", files).unwrap();
         let Arrived::Parcel(parcel) = sockets::receive(other.raw()) else { panic!("it was sent") };
         parcel

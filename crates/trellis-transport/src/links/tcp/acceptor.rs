@@ -7,11 +7,12 @@
 //! It must never carry frames, or touch a connection after handing it over.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
 
 use super::handshake::{Failure, Handshake, Progress};
 use super::peers::Peers;
@@ -93,19 +94,19 @@ impl Acceptor {
     fn run(mut self) {
         while !self.peers.roster.closed.load(Ordering::SeqCst) {
             self.dial_due(Instant::now());
-            let (mut sockets, timeout_ms) = self.what_to_wait_for(Instant::now());
-            sockets::wait(&mut sockets, timeout_ms);
-            if sockets[0].revents != 0 {
+            let ready = self.wait(Instant::now());
+            if ready[0] {
                 self.peers.roster.wake.drain();
             }
+            let listener_at = 1 + self.handshakes.len();
             // Backwards, because a finished handshake is replaced by the last one.
             for index in (0..self.handshakes.len()).rev() {
-                if sockets[index + 2].revents != 0 {
+                if ready[1 + index] {
                     self.advance(index);
                 }
             }
             let known = self.handshakes.len();
-            if sockets[1].revents != 0 {
+            if ready.get(listener_at) == Some(&true) {
                 self.accept_some(Instant::now());
             }
             // A node sends its first message at once, so most likely it has arrived with the connection.
@@ -116,15 +117,13 @@ impl Acceptor {
         }
     }
 
-    fn what_to_wait_for(&self, now: Instant) -> (Vec<libc::pollfd>, i32) {
-        let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
+    /// Waits until something happens or is due. Returns what is ready: a request to wake up, then every handshake, then
+    /// the listener unless it is left alone for now.
+    fn wait(&self, now: Instant) -> Vec<bool> {
         let accepting = self.accept_from <= now;
-        let mut sockets = vec![
-            entry(self.peers.roster.wake.raw(), libc::POLLIN),
-            // poll(2) ignores negative descriptors.
-            entry(if accepting { self.listener.raw() } else { -1 }, libc::POLLIN),
-        ];
-        sockets.extend(self.handshakes.iter().map(|handshake| entry(handshake.socket.raw(), handshake.events())));
+        let mut sockets = vec![(self.peers.roster.wake.descriptor(), PollFlags::IN)];
+        sockets.extend(self.handshakes.iter().map(|handshake| (&handshake.socket, handshake.events())));
+        sockets.extend(accepting.then_some((&self.listener, PollFlags::IN)));
         let next = self
             .dials
             .iter()
@@ -136,7 +135,7 @@ impl Acceptor {
         let timeout_ms = next.map_or(-1, |next| {
             i32::try_from(next.saturating_duration_since(now).as_millis()).unwrap_or(i32::MAX - 1) + 1
         });
-        (sockets, timeout_ms)
+        sockets::wait(&sockets, timeout_ms)
     }
 
     fn dial_due(&mut self, now: Instant) {
@@ -165,7 +164,7 @@ impl Acceptor {
 
     fn accept_some(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_MAX {
-            match sockets::accept(self.listener.raw()) {
+            match sockets::accept(&self.listener) {
                 Ok(Some(socket)) => {
                     self.make_room();
                     self.handshakes.push(Handshake::accepted(socket, now));
@@ -406,7 +405,6 @@ fn restore_signals(before: &libc::sigset_t) {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
-    use std::os::fd::IntoRawFd;
 
     use super::*;
     use crate::Security;
@@ -414,8 +412,8 @@ mod tests {
     fn acceptor(address: &mut Option<SocketAddr>) -> Acceptor {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         *address = listener.local_addr().ok();
-        let listener = Descriptor::adopt(|| listener.into_raw_fd()).unwrap();
-        sockets::make_own(listener.raw()).unwrap();
+        let listener = Descriptor::adopt(|| Ok(listener.into())).unwrap();
+        sockets::make_own(&listener).unwrap();
         let options = TcpOptions {
             node: 0,
             addresses: vec![String::new(); 2],

@@ -7,6 +7,7 @@
 
 use std::time::Instant;
 
+use rustix::event::PollFlags;
 use trellis_base::{Deadline, Limit};
 
 use super::sockets::{self, Received};
@@ -95,7 +96,7 @@ impl<const BYTES: usize> Message<BYTES> {
     /// Receives a part of the message, and no byte beyond it, because the following bytes belong to the next step.
     fn receive(&mut self, socket: &Descriptor) -> Arrival {
         while self.filled < BYTES {
-            match sockets::receive(socket.raw(), &mut self.bytes[self.filled..]) {
+            match sockets::receive(socket, &mut self.bytes[self.filled..]) {
                 Received::Bytes(count) => self.filled += count,
                 Received::Nothing => return Arrival::Partly,
                 Received::End | Received::Failed(_) => return Arrival::Never,
@@ -147,10 +148,10 @@ impl Handshake {
     }
 
     /// The events of poll(2) to wait for.
-    pub(super) fn events(&self) -> i16 {
+    pub(super) fn events(&self) -> PollFlags {
         match self.step {
-            Step::Connection { .. } => libc::POLLOUT,
-            _ => libc::POLLIN,
+            Step::Connection { .. } => PollFlags::OUT,
+            _ => PollFlags::IN,
         }
     }
 
@@ -167,7 +168,7 @@ impl Handshake {
     /// Takes what has arrived. Steps that hand something over are left in a final state.
     pub(super) fn advance(&mut self, secret: &[u8; 32], security: Security) -> Progress {
         match &mut self.step {
-            Step::Connection { peer } => match sockets::dialled(self.socket.raw()) {
+            Step::Connection { peer } => match sockets::dialled(&self.socket) {
                 Ok(()) => Progress::Connected { peer: *peer },
                 Err(error) => Progress::Over(Failure::Unreachable(error)),
             },

@@ -157,7 +157,7 @@ impl Input {
         let Some(connection) = &mut self.connection else { return false };
         connection.body = None;
         for _ in 0..RECEIVES_PER_POLL_MAX * 8 {
-            match sockets::receive(connection.socket.raw(), &mut connection.staging[..]) {
+            match sockets::receive(&connection.socket, &mut connection.staging[..]) {
                 Received::Bytes(_) => {}
                 Received::Nothing | Received::End => return true,
                 Received::Failed(_) => return false,
@@ -182,7 +182,7 @@ impl Connection {
     fn set_low_water(&mut self) {
         let rest = self.body.as_ref().map_or(0, Body::rest);
         let wanted = if rest >= LOW_WATER_BYTES_MIN { rest.min(LOW_WATER_BYTES_MAX) } else { 1 };
-        if wanted != self.low_water && sockets::set_low_water(self.socket.raw(), wanted) {
+        if wanted != self.low_water && sockets::set_low_water(&self.socket, wanted) {
             self.low_water = wanted;
         }
     }
@@ -190,11 +190,10 @@ impl Connection {
     /// Makes one system call, which receives into the buffer, or into the rest of a body, its tag, and the buffer.
     #[inline]
     fn receive_once(&mut self) -> (Received, usize) {
-        let socket = self.socket.raw();
         let Some(body) = &mut self.body else {
             let room = &mut self.staging[self.staged..];
             let wanted = room.len();
-            return (sockets::receive(socket, room), wanted);
+            return (sockets::receive(&self.socket, room), wanted);
         };
         assert_eq!(self.staged, 0, "what is staged belongs to the body first");
         let body_rest = body.bytes.saturating_sub(body.received);
@@ -207,7 +206,7 @@ impl Connection {
         let wanted = parts.iter().map(IoVec::bytes).sum();
         // SAFETY: the body is writable by the sink's promise, or is our inline buffer; tag and staging are ours; the
         // two subtractions above keep the bounds.
-        (unsafe { sockets::receive_parts(socket, &mut parts) }, wanted)
+        (unsafe { sockets::receive_parts(self.socket.raw(), &mut parts) }, wanted)
     }
 
     /// Handles `count` received bytes: completes the body they belong to, then all whole frames staged.

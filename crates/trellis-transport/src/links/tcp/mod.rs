@@ -28,7 +28,7 @@ pub mod question;
 pub(in crate::links) mod sockets;
 
 use std::net::TcpListener;
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -148,6 +148,11 @@ impl fmt::Debug for Tcp {
 }
 
 impl Tcp {
+    /// See [`Link::readiness`].
+    pub(in crate::links) fn ready_descriptor(&self) -> &Descriptor {
+        self.peers.roster.epoll.descriptor()
+    }
+
     /// Starts to listen and to dial; returns at once, before any peer is connected.
     pub fn start(options: TcpOptions) -> Result<Tcp, StartError> {
         Tcp::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
@@ -221,7 +226,7 @@ impl Link for Tcp {
     }
 
     fn readiness(&self) -> RawFd {
-        self.peers.roster.epoll.raw()
+        self.ready_descriptor().raw()
     }
 
     fn is_connected(&self, peer: usize) -> bool {
@@ -275,12 +280,12 @@ fn listen(options: &mut TcpOptions) -> Result<Descriptor, StartError> {
         }
     };
     let system = |source| StartError::System { node, source };
-    let descriptor = Descriptor::adopt(|| listener.into_raw_fd()).map_err(system)?;
-    if !sockets::is_listening(descriptor.raw()) {
+    let descriptor = Descriptor::adopt(|| Ok(listener.into())).map_err(system)?;
+    if !sockets::is_listening(&descriptor) {
         return Err(StartError::NotListening { node });
     }
-    sockets::make_own(descriptor.raw()).map_err(system)?;
+    sockets::make_own(&descriptor).map_err(system)?;
     // The sockets that it accepts inherit these options.
-    sockets::tune(descriptor.raw());
+    sockets::tune(&descriptor);
     Ok(descriptor)
 }

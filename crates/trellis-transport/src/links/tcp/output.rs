@@ -12,7 +12,6 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::sockets::{self, IoVec, Sent};
@@ -125,8 +124,8 @@ impl Output {
     }
 
     /// The socket, while the connection is up.
-    pub(super) fn socket(&self) -> Option<RawFd> {
-        self.connection.as_ref().map(|(socket, _)| socket.raw())
+    pub(super) fn socket(&self) -> Option<&Arc<Descriptor>> {
+        self.connection.as_ref().map(|(socket, _)| socket)
     }
 
     pub(super) fn held_bytes(&self) -> usize {

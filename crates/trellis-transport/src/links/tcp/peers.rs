@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
+use rustix::net::Shutdown;
+
 use super::input::{Harvest, Input};
 use super::output::{Output, Queue};
 use super::sockets;
 use crate::HEADER_BYTES;
-use crate::links::descriptors::Descriptor;
+use crate::links::descriptors::{Descriptor, NO_EVENT};
 use crate::links::roster::{Roster, lock, try_lock};
 use crate::links::waits::Closing;
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
@@ -75,11 +78,11 @@ impl Peers {
                 }
             }
         } else {
-            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+            let mut events = [NO_EVENT; 64];
             let count = self.roster.epoll.ready(&mut events);
             for event in &events[..count] {
-                if event.u64 != NEWS_TOKEN {
-                    came |= self.serve(event.u64 as usize, sink);
+                if event.data.u64() != NEWS_TOKEN {
+                    came |= self.serve(event.data.u64() as usize, sink);
                 }
             }
         }
@@ -98,7 +101,7 @@ impl Peers {
         input.start(Arc::clone(&socket), keys.opener);
         output.start(Arc::clone(&socket), keys.sealer);
         let queue = output.flush();
-        if self.roster.epoll.add(socket.raw(), queue == Queue::Waits, peer as u64).is_err() {
+        if self.roster.epoll.add(&socket, queue == Queue::Waits, peer as u64).is_err() {
             // Without readiness frames would never be noticed; a clear loss is better.
             input.loss = Some(Lost::Broken { why: "the kernel takes no more events".into() });
         }
@@ -133,8 +136,8 @@ impl Peers {
 
     /// Whether the other end is gone. True for a peer that is not up.
     pub(super) fn has_ended(&self, peer: usize) -> bool {
-        let socket = lock(&self.roster.peers[peer].own.output).socket();
-        socket.is_none_or(sockets::has_ended)
+        let socket = lock(&self.roster.peers[peer].own.output).socket().cloned();
+        socket.is_none_or(|socket| sockets::has_ended(&socket))
     }
 
     pub(super) fn statistics(&self) -> LinkStatistics {
@@ -167,17 +170,17 @@ impl Peers {
             if leaving.is_empty() || closing.is_over(rest_bytes as u64, start.elapsed()) {
                 break;
             }
-            let mut full: Vec<_> = leaving
+            let full: Vec<_> = leaving
                 .iter()
                 .filter(|(_, said_so)| !said_so)
-                .filter_map(|&(peer, _)| lock(&self.roster.peers[peer].own.output).socket())
-                .map(|socket| libc::pollfd { fd: socket, events: libc::POLLOUT, revents: 0 })
+                .filter_map(|&(peer, _)| lock(&self.roster.peers[peer].own.output).socket().cloned())
                 .collect();
             if full.is_empty() {
                 // There is no event for an acknowledgement.
                 std::thread::sleep(Duration::from_micros(200));
             } else {
-                sockets::wait(&mut full, 2);
+                let full: Vec<_> = full.iter().map(|socket| (&**socket, PollFlags::OUT)).collect();
+                sockets::wait(&full, 2);
             }
         }
         for (index, peer) in self.roster.peers.iter().enumerate() {
@@ -193,7 +196,7 @@ impl Peers {
         let queue = output.flush();
         let socket = output.socket()?;
         if queue == Queue::Empty && !*said_so {
-            sockets::shut_down(socket, libc::SHUT_WR);
+            sockets::shut_down(socket, Shutdown::Write);
             *said_so = true;
         }
         let unconfirmed = sockets::unconfirmed_bytes(socket);
@@ -295,8 +298,8 @@ impl Peers {
         output.end(why);
         peer.waits.store(false, Ordering::Release);
         if let Some(socket) = input.end() {
-            self.roster.epoll.remove(socket.raw());
-            sockets::shut_down(socket.raw(), libc::SHUT_RDWR);
+            self.roster.epoll.remove(&socket);
+            sockets::shut_down(&socket, Shutdown::Both);
         }
     }
 }

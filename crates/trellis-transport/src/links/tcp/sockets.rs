@@ -13,7 +13,16 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
+
 use crate::links::descriptors::Descriptor;
+
+/// The flags of every socket.
+pub(in crate::links) const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// The buffer size that is requested for each direction of a connection: a burst of pages must not stop its sender.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -82,11 +91,10 @@ impl IoVec {
 
 /// Receives into `room`.
 #[inline]
-pub(in crate::links) fn receive(socket: RawFd, room: &mut [u8]) -> Received {
+pub(in crate::links) fn receive(socket: &Descriptor, room: &mut [u8]) -> Received {
     loop {
-        // SAFETY: `room` is writable for its whole length.
-        let count = unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };
-        if let Some(received) = classify_received(count) {
+        let result = socket.borrowed().and_then(|socket| rustix::net::recv(socket, &mut *room, RecvFlags::DONTWAIT));
+        if let Some(received) = classify_received(result.map(|(count, _)| count)) {
             return received;
         }
     }
@@ -105,7 +113,8 @@ pub(in crate::links) unsafe fn receive_parts(socket: RawFd, parts: &mut [IoVec])
     loop {
         // SAFETY: the caller's promise; `Part` is laid out as iovec.
         let count = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) };
-        if let Some(received) = classify_received(count) {
+        let result = usize::try_from(count).map_err(|_| last_error());
+        if let Some(received) = classify_received(result) {
             return received;
         }
     }
@@ -150,48 +159,33 @@ pub(in crate::links) fn send_whole(socket: RawFd, bytes: &[u8]) -> io::Result<()
 
 /// Begins to connect; the socket is writable when the result is known.
 pub(in crate::links) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers are passed.
-    let socket = Descriptor::adopt(|| unsafe { libc::socket(family, kind, 0) })?;
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = Descriptor::adopt(|| rustix::net::socket_with(family, SocketType::STREAM, SOCKET_FLAGS, None))?;
     // This comes before connecting, because the window scale is negotiated in the first packet.
-    tune(socket.raw());
-    let (storage, length) = socket_address(address);
-    // SAFETY: `storage` holds an address of `length` bytes.
-    let result = unsafe { libc::connect(socket.raw(), (&raw const storage).cast(), length) };
-    if result == 0 {
-        return Ok(socket);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EINPROGRESS | libc::EINTR) => Ok(socket),
-        _ => Err(error),
+    tune(&socket);
+    match rustix::net::connect(socket.borrowed()?, address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// The result of a connection attempt, after the socket became writable.
-pub(in crate::links) fn dialled(socket: RawFd) -> io::Result<()> {
-    let code = option(socket, libc::SOL_SOCKET, libc::SO_ERROR)?;
-    if code != 0 {
-        return Err(io::Error::from_raw_os_error(code));
-    }
+pub(in crate::links) fn dialled(socket: &Descriptor) -> io::Result<()> {
+    let socket = socket.borrowed()?;
+    sockopt::socket_error(socket)??;
     // A dialler that tries a port repeatedly may be given that port as its own. TCP then connects the socket to
     // itself, which would keep the peer from ever binding the port.
-    if name(socket, libc::getsockname)? == name(socket, libc::getpeername)? {
+    if Some(rustix::net::getsockname(socket)?) == rustix::net::getpeername(socket)? {
         return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
     }
     Ok(())
 }
 
 /// Accepts a waiting connection, if there is one.
-pub(in crate::links) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: null addresses mean that the peer's address is not requested.
-    let accepted =
-        Descriptor::adopt(|| unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags) });
-    match accepted {
+pub(in crate::links) fn accept(listener: &Descriptor) -> io::Result<Option<Descriptor>> {
+    match Descriptor::adopt(|| rustix::net::accept_with(listener.borrowed()?, SOCKET_FLAGS)) {
         Ok(socket) => {
-            tune(socket.raw());
+            tune(&socket);
             Ok(Some(socket))
         }
         Err(error) => match error.raw_os_error() {
@@ -206,142 +200,103 @@ pub(in crate::links) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>
 ///
 /// Failures are ignored: the link works without, only slower. A buffer that the machine would reduce is not requested,
 /// because the kernel's own automatic limit is better then.
-pub(in crate::links) fn tune(socket: RawFd) {
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+pub(in crate::links) fn tune(socket: &Descriptor) {
+    if let Ok(socket) = socket.borrowed() {
+        let _ = sockopt::set_tcp_nodelay(socket, true);
+    }
     widen(socket);
 }
 
 /// Enlarges buffers if this machine allows it; see [`tune`].
-pub(in crate::links) fn widen(socket: RawFd) {
-    let bytes = SOCKET_BUFFER_BYTES as i32;
-    for (name, forced, limit) in [
-        (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, send_limit_bytes()),
-        (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, receive_limit_bytes()),
-    ] {
-        if !set_option(socket, libc::SOL_SOCKET, forced, bytes) && limit >= SOCKET_BUFFER_BYTES {
-            set_option(socket, libc::SOL_SOCKET, name, bytes);
-        }
+pub(in crate::links) fn widen(socket: &Descriptor) {
+    let Ok(socket) = socket.borrowed() else { return };
+    let bytes = SOCKET_BUFFER_BYTES;
+    if sockopt::set_socket_send_buffer_size_force(socket, bytes).is_err() && send_limit_bytes() >= bytes {
+        let _ = sockopt::set_socket_send_buffer_size(socket, bytes);
+    }
+    if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() && receive_limit_bytes() >= bytes {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, bytes);
     }
 }
 
 /// Makes a socket inherited from elsewhere non-blocking and closed on `exec`.
-pub(in crate::links) fn make_own(socket: RawFd) -> io::Result<()> {
-    // SAFETY: no pointers are passed.
-    let done = unsafe {
-        libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) >= 0
-            && libc::fcntl(socket, libc::F_SETFL, libc::O_NONBLOCK) >= 0
-    };
-    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+pub(in crate::links) fn make_own(socket: &Descriptor) -> io::Result<()> {
+    let socket = socket.borrowed()?;
+    rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
+    Ok(rustix::fs::fcntl_setfl(socket, OFlags::NONBLOCK)?)
 }
 
 /// Ends one or both directions.
-pub(in crate::links) fn shut_down(socket: RawFd, how: i32) {
-    // SAFETY: no pointers are passed. A connection that is over already is the wanted result.
-    unsafe { libc::shutdown(socket, how) };
+pub(in crate::links) fn shut_down(socket: &Descriptor, how: Shutdown) {
+    if let Ok(socket) = socket.borrowed() {
+        // A connection that is over already is the wanted result.
+        let _ = rustix::net::shutdown(socket, how);
+    }
 }
 
 /// Whether the other end is gone and nothing is left to receive; receives nothing.
-pub(in crate::links) fn has_ended(socket: RawFd) -> bool {
-    let mut byte = 0_u8;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    // SAFETY: `byte` is one writable byte.
-    let count = unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, flags) };
-    matches!(classify_received(count), Some(Received::End | Received::Failed(_)))
+pub(in crate::links) fn has_ended(socket: &Descriptor) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let result = socket.borrowed().and_then(|socket| rustix::net::recv(socket, &mut [0_u8], flags));
+    matches!(classify_received(result.map(|(count, _)| count)), Some(Received::End | Received::Failed(_)))
 }
 
 /// Bytes that the peer's machine has not acknowledged yet.
-pub(in crate::links) fn unconfirmed_bytes(socket: RawFd) -> usize {
+pub(in crate::links) fn unconfirmed_bytes(socket: &Descriptor) -> usize {
     let mut count = 0_i32;
     // SAFETY: TIOCOUTQ writes one int.
-    let result = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut count) };
+    let result = unsafe { libc::ioctl(socket.raw(), libc::TIOCOUTQ, &raw mut count) };
     if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// Waits until one of the sockets has one of its events, or the time has passed; `-1` means forever.
-pub(in crate::links) fn wait(sockets: &mut [libc::pollfd], timeout_ms: i32) {
-    // SAFETY: `sockets` is writable for its whole length. A failure (a signal) counts as nothing ready: callers loop.
-    let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, timeout_ms) };
-    if count < 0 {
-        for socket in sockets {
-            socket.revents = 0;
-        }
+/// Waits until one of the sockets has one of its events, or the time has passed; `-1` means forever. Returns which of
+/// the sockets have events. A failure (a signal) counts as nothing ready, because callers loop.
+pub(in crate::links) fn wait(sockets: &[(&Descriptor, PollFlags)], timeout_ms: i32) -> Vec<bool> {
+    try_wait(sockets, timeout_ms).unwrap_or_else(|_| vec![false; sockets.len()])
+}
+
+fn try_wait(sockets: &[(&Descriptor, PollFlags)], timeout_ms: i32) -> rustix::io::Result<Vec<bool>> {
+    let mut entries = Vec::with_capacity(sockets.len());
+    for &(socket, events) in sockets {
+        entries.push(PollFd::from_borrowed_fd(socket.borrowed()?, events));
     }
+    let timeout = Timespec { tv_sec: i64::from(timeout_ms / 1000), tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000 };
+    rustix::event::poll(&mut entries, (timeout_ms >= 0).then_some(&timeout))?;
+    Ok(entries.iter().map(|entry| !entry.revents().is_empty()).collect())
 }
 
 /// Whether the socket is listening.
-pub(in crate::links) fn is_listening(socket: RawFd) -> bool {
-    option(socket, libc::SOL_SOCKET, libc::SO_ACCEPTCONN).is_ok_and(|value| value != 0)
+pub(in crate::links) fn is_listening(socket: &Descriptor) -> bool {
+    socket.borrowed().and_then(sockopt::socket_acceptconn).unwrap_or(false)
 }
 
-fn classify_received(count: isize) -> Option<Received> {
-    match count {
-        0 => return Some(Received::End),
-        1.. => return Some(Received::Bytes(count.unsigned_abs())),
-        _ => {}
+fn classify_received(result: rustix::io::Result<usize>) -> Option<Received> {
+    match result {
+        Ok(0) => Some(Received::End),
+        Ok(count) => Some(Received::Bytes(count)),
+        Err(Errno::INTR) => None,
+        Err(Errno::AGAIN) => Some(Received::Nothing),
+        Err(error) => Some(Received::Failed(error.into())),
     }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EINTR) => None,
-        Some(libc::EAGAIN) => Some(Received::Nothing),
-        _ => Some(Received::Failed(error)),
-    }
+}
+
+/// The reason why the last call of `libc` failed.
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).expect("the system's error has a number")
 }
 
 /// Sets how many bytes make the socket readable (SO_RCVLOWAT; the kernel takes at most half of its buffer). Returns
 /// whether that was accepted.
-pub(in crate::links) fn set_low_water(socket: RawFd, bytes: usize) -> bool {
-    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as i32)
+pub(in crate::links) fn set_low_water(socket: &Descriptor, bytes: usize) -> bool {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as i32).is_ok()
 }
 
-pub(in crate::links) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> bool {
+/// Sets an option that `rustix` does not have.
+pub(in crate::links) fn set_option(socket: &Descriptor, level: i32, name: i32, value: i32) -> io::Result<()> {
     let length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: `value` is an int and outlives the call.
-    unsafe { libc::setsockopt(socket, level, name, (&raw const value).cast(), length) == 0 }
-}
-
-pub(in crate::links) fn option(socket: RawFd, level: i32, name: i32) -> io::Result<i32> {
-    let mut value = 0_i32;
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: `value` has room for `length` bytes.
-    let result = unsafe { libc::getsockopt(socket, level, name, (&raw mut value).cast(), &raw mut length) };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
-}
-
-type NameCall = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
-
-/// The bytes of one end's address.
-fn name(socket: RawFd, call: NameCall) -> io::Result<Vec<u8>> {
-    let mut bytes = [0_u8; size_of::<libc::sockaddr_storage>()];
-    let mut length = bytes.len() as libc::socklen_t;
-    // SAFETY: `bytes` has room for the longest address.
-    let result = unsafe { call(socket, bytes.as_mut_ptr().cast(), &raw mut length) };
-    if result == 0 { Ok(bytes[..(length as usize).min(bytes.len())].to_vec()) } else { Err(io::Error::last_os_error()) }
-}
-
-pub(in crate::links) fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: a storage of zeros is a valid empty one.
-    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
-    let place = &raw mut storage;
-    match address {
-        SocketAddr::V4(address) => {
-            // SAFETY: the storage is large and aligned enough for every kind of address.
-            let v4 = unsafe { &mut *place.cast::<libc::sockaddr_in>() };
-            v4.sin_family = libc::AF_INET as libc::sa_family_t;
-            v4.sin_port = address.port().to_be();
-            v4.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
-            (storage, size_of::<libc::sockaddr_in>() as libc::socklen_t)
-        }
-        SocketAddr::V6(address) => {
-            // SAFETY: the storage is large and aligned enough for every kind of address.
-            let v6 = unsafe { &mut *place.cast::<libc::sockaddr_in6>() };
-            v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-            v6.sin6_port = address.port().to_be();
-            v6.sin6_addr.s6_addr = address.ip().octets();
-            v6.sin6_flowinfo = address.flowinfo();
-            v6.sin6_scope_id = address.scope_id();
-            (storage, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
-        }
-    }
+    let result = unsafe { libc::setsockopt(socket.raw(), level, name, (&raw const value).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn send_limit_bytes() -> usize {

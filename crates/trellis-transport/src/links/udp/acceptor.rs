@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use rustix::event::PollFlags;
 use trellis_base::{Deadline, Limit};
 
 use super::UdpOptions;
@@ -126,9 +127,8 @@ impl Acceptor {
     fn run(mut self) {
         while !self.peers.roster.closed.load(Ordering::SeqCst) {
             self.dial_due(timer::now());
-            let (mut waiting, timeout_ms) = self.what_to_wait_for(timer::now());
-            wait(&mut waiting, timeout_ms);
-            if waiting[0].revents != 0 {
+            let (waiting, timeout_ms) = self.what_to_wait_for(timer::now());
+            if wait(&waiting, timeout_ms)[0] {
                 self.peers.roster.wake.drain();
             }
             // All sockets are tried, readable or not, because there are few.
@@ -148,18 +148,18 @@ impl Acceptor {
         self.answered.retain(|answered| answered.deadline > now);
     }
 
-    fn what_to_wait_for(&self, now: Nanoseconds) -> (Vec<libc::pollfd>, i32) {
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut waiting = vec![entry(self.peers.roster.wake.raw()), entry(self.listening.raw())];
+    fn what_to_wait_for(&self, now: Nanoseconds) -> (Vec<(&Descriptor, PollFlags)>, i32) {
+        let entry = |socket| (socket, PollFlags::IN);
+        let mut waiting = vec![entry(self.peers.roster.wake.descriptor()), entry(&self.listening)];
         let mut next = self.answered.iter().map(|answered| answered.deadline).min().unwrap_or(Nanoseconds::MAX);
         for dial in &self.dials {
             next = next.min(dial.due);
             if let Step::Asking { wire, .. } = &dial.step {
-                waiting.push(entry(wire.socket.raw()));
+                waiting.push(entry(&wire.socket));
             }
         }
         let welcome = self.answered.iter().filter_map(|answered| answered.welcome.as_ref());
-        waiting.extend(welcome.map(|(wire, _)| entry(wire.socket.raw())));
+        waiting.extend(welcome.map(|(wire, _)| entry(&wire.socket)));
         if next == Nanoseconds::MAX {
             return (waiting, -1);
         }
@@ -284,7 +284,7 @@ impl Acceptor {
     fn receive_first_messages(&mut self) {
         let mut room = [0; FIRST_MESSAGE_BYTES + 1];
         for _ in 0..RECEIVES_MAX {
-            let Some((count, address)) = sockets::receive_from(self.listening.raw(), &mut room) else { return };
+            let Some((count, address)) = sockets::receive_from(&self.listening, &mut room) else { return };
             let first: Option<&[u8; FIRST_MESSAGE_BYTES]> = room[..count].try_into().ok();
             let is_known = self.known.contains(&address);
             let Some(first) = first else {
@@ -427,7 +427,7 @@ impl Answered {
             Some((wire, _)) => {
                 wire.send_bytes(timer::now(), &self.second);
             }
-            None => sockets::send_to(listening.raw(), &self.second, &self.address),
+            None => sockets::send_to(listening, &self.second, &self.address),
         }
     }
 }

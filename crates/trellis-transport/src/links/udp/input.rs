@@ -111,7 +111,7 @@ impl Input {
         confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
     ) {
         assert!(self.connection.is_none() && !self.loss_reported, "a peer connects once");
-        let room_bytes = sockets::room_bytes(wire.socket.raw());
+        let room_bytes = sockets::room_bytes(&wire.socket);
         let staging = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice().try_into().expect("as long as was asked for");
         let (receiver, spare) = (Receiver::default(), Vec::new());
         let multicast = None;
@@ -128,7 +128,7 @@ impl Input {
     /// already.
     pub(super) fn may_listen(&self) -> Option<std::net::Ipv4Addr> {
         let connection = self.connection.as_ref().filter(|connection| connection.multicast.is_none())?;
-        sockets::local_v4(connection.wire.socket.raw())
+        sockets::local_v4(&connection.wire.socket)
     }
 
     /// Receives the peer's multicasts from now on.
@@ -143,7 +143,7 @@ impl Input {
         let Some(Connection { multicast: Some((socket, reader)), staging, .. }) = &mut self.connection else {
             return Overheard::Nothing;
         };
-        let count = match receive(socket.raw(), &mut staging[..]) {
+        let count = match receive(socket, &mut staging[..]) {
             Received::Bytes(count) => count,
             Received::End => return Overheard::Foreign,
             // A broken membership looks like silence, which the sender notices.

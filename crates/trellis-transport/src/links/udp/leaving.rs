@@ -9,6 +9,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
+
 use super::delivery::Nanoseconds;
 use super::input::{Overheard, Step};
 use super::peers::Peers;
@@ -51,12 +53,10 @@ pub(super) fn leave_all(peers: &Peers) {
         if closing.is_over(progress, Duration::from_nanos(now - start)) {
             break;
         }
-        let mut wait: Vec<_> = leaving
-            .iter()
-            .filter_map(|one| lock(&peers.roster.peers[one.peer].own.output).socket())
-            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
-            .collect();
-        sockets::wait(&mut wait, next.saturating_sub(now).div_ceil(1_000_000).max(1) as i32);
+        let wires: Vec<_> =
+            leaving.iter().filter_map(|one| lock(&peers.roster.peers[one.peer].own.output).wire()).collect();
+        let waiting: Vec<_> = wires.iter().map(|wire| (&wire.socket, PollFlags::IN)).collect();
+        sockets::wait(&waiting, next.saturating_sub(now).div_ceil(1_000_000).max(1) as i32);
     }
     // Peers that did not take all of it are told as well; this may fail.
     for one in &leaving {

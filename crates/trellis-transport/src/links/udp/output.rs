@@ -14,13 +14,13 @@
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::datagram::{Content, HEAD_BYTES_MAX, Introduction, OVERHEAD_BYTES, Writer};
 use super::delivery::{Acknowledgement, Arrival, Fragment, Inconsistent, Nanoseconds, Plan, Sender};
 use super::multicast_datagram as multicast;
 use super::sockets::{self, Outcome, Wire};
+use crate::links::descriptors::Descriptor;
 use crate::links::tcp::sockets::IoVec;
 use crate::links::{Lost, Payload, SendError};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
@@ -205,9 +205,8 @@ impl Output {
     /// Sends datagrams from now on, because the connection is up. The first one announces this node.
     pub(super) fn start(&mut self, now: Nanoseconds, wire: Arc<Wire>, writer: Writer, address: SocketAddr) {
         assert!(self.connection.is_none(), "a peer connects once");
-        let socket = wire.socket.raw();
-        let room_bytes = sockets::room_bytes(socket);
-        self.sender.set_fragment_bytes(fragment_bytes(socket, &address));
+        let room_bytes = sockets::room_bytes(&wire.socket);
+        self.sender.set_fragment_bytes(fragment_bytes(&wire.socket, &address));
         self.sender.start(now);
         self.sender.owe(now, Acknowledgement { room_bytes, ..Acknowledgement::default() }, true);
         self.scratch.reserve(HEAD_BYTES_MAX + (64 << 10));
@@ -226,8 +225,8 @@ impl Output {
     }
 
     /// The socket, while the connection is up.
-    pub(super) fn socket(&self) -> Option<RawFd> {
-        self.connection.as_ref().map(|connection| connection.wire.socket.raw())
+    pub(super) fn socket(&self) -> Option<&Descriptor> {
+        self.connection.as_ref().map(|connection| &connection.wire.socket)
     }
 
     pub(super) fn wire(&self) -> Option<Arc<Wire>> {
@@ -247,7 +246,7 @@ impl Output {
     /// The longest datagram on the path to this peer; `None` without a connection.
     pub(super) fn datagram_bytes(&self) -> Option<usize> {
         let connection = self.connection.as_ref()?;
-        Some(sockets::datagram_bytes(connection.wire.socket.raw(), &connection.address))
+        Some(sockets::datagram_bytes(&connection.wire.socket, &connection.address))
     }
 
     /// The number of fragments sent, if the peer is not known to have all that were sent by multicast.
@@ -503,7 +502,7 @@ impl Output {
             && let Some(connection) = &mut self.connection
             && !std::mem::replace(&mut connection.doubtful, true)
         {
-            let socket = connection.wire.socket.raw();
+            let socket = &connection.wire.socket;
             sockets::let_routers_cut(socket, &connection.address);
             self.sender.set_fragment_bytes(fragment_bytes(socket, &connection.address));
         }
@@ -587,6 +586,6 @@ unsafe fn append(datagram: &mut Vec<u8>, part: &IoVec) {
 }
 
 /// The number of body bytes in one datagram.
-fn fragment_bytes(socket: RawFd, address: &SocketAddr) -> u32 {
+fn fragment_bytes(socket: &Descriptor, address: &SocketAddr) -> u32 {
     (sockets::datagram_bytes(socket, address) - OVERHEAD_BYTES) as u32
 }

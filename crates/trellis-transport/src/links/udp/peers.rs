@@ -18,6 +18,7 @@ use super::output::Output;
 use super::sockets::{self, Wire};
 use super::timer::{self, Timer};
 use crate::HEADER_BYTES;
+use crate::links::descriptors::NO_EVENT;
 use crate::links::roster::{Roster, lock, try_lock};
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
@@ -91,7 +92,7 @@ impl Established {
 impl Peers {
     pub(super) fn new(node: usize, nodes: usize, group: Group) -> io::Result<Peers> {
         let (roster, timer) = (Roster::new(node, nodes, NEWS_TOKEN, Halves::new)?, Timer::new()?);
-        roster.epoll.add(timer.raw(), false, TIMER_TOKEN)?;
+        roster.epoll.add(timer.descriptor(), false, TIMER_TOKEN)?;
         Ok(Peers { roster, timer, group })
     }
 
@@ -146,20 +147,20 @@ impl Peers {
             return came;
         }
         let nodes = self.roster.count() as u64;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut events = [NO_EVENT; 64];
         let count = self.roster.epoll.ready(&mut events);
         if is_listening {
             // Multicasts are received first: a later datagram for this node alone would make an earlier multicast seem
             // lost.
             for event in &events[..count] {
-                if (nodes..2 * nodes).contains(&{ event.u64 }) {
-                    came |= self.serve((event.u64 - nodes) as usize, Source::Multicasts, now, sink);
+                if (nodes..2 * nodes).contains(&event.data.u64()) {
+                    came |= self.serve((event.data.u64() - nodes) as usize, Source::Multicasts, now, sink);
                 }
             }
         }
         for event in &events[..count] {
-            if event.u64 < nodes {
-                came |= self.serve(event.u64 as usize, Source::Connection, now, sink);
+            if event.data.u64() < nodes {
+                came |= self.serve(event.data.u64() as usize, Source::Connection, now, sink);
             }
         }
         came
@@ -177,14 +178,14 @@ impl Peers {
         let (writer, reader) = Established::halves(keys, confirmation.is_none());
         input.start(Arc::clone(&wire), reader, confirmation);
         output.start(timer::now(), Arc::clone(&wire), writer, address);
-        if self.roster.epoll.add(wire.socket.raw(), false, peer as u64).is_err() {
+        if self.roster.epoll.add(&wire.socket, false, peer as u64).is_err() {
             // Without readiness frames would never be noticed; a clear loss is better.
             input.loss = Some(Lost::Broken { why: "the kernel takes no more events".into() });
         }
         self.roster.come_up(peer);
         self.note(peer, output);
         drop(input);
-        self.meet(peer, sockets::local_v4(wire.socket.raw()));
+        self.meet(peer, sockets::local_v4(&wire.socket));
         self.roster.tell(peer);
         true
     }
@@ -436,7 +437,7 @@ impl Peers {
     fn heed(&self, index: usize, introduction: &Introduction, input: &mut MutexGuard<'_, Input>) {
         let Some(interface) = input.may_listen() else { return };
         let Some((socket, reader)) = self.listen(index, introduction, interface) else { return };
-        if self.roster.epoll.add(socket.raw(), false, (self.roster.count() + index) as u64).is_ok() {
+        if self.roster.epoll.add(&socket, false, (self.roster.count() + index) as u64).is_ok() {
             input.listen(socket, reader);
             self.group.is_listening.store(true, Ordering::Relaxed);
         }
@@ -531,9 +532,9 @@ impl Peers {
         peer.set_hears(None, true);
         drop(output);
         if let Some((wire, multicasts)) = input.end() {
-            self.roster.epoll.remove(wire.socket.raw());
+            self.roster.epoll.remove(&wire.socket);
             if let Some(socket) = multicasts {
-                self.roster.epoll.remove(socket.raw());
+                self.roster.epoll.remove(&socket);
             }
         }
     }

@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
+use rustix::event::PollFlags;
 use trellis_base::{Deadline, Limit};
 
 use super::sockets;
@@ -67,9 +68,8 @@ fn try_one(interface: Ipv4Addr) -> Result<(), String> {
 fn await_return(heard: &Descriptor, word: &[u8], timeout_ms: i32) -> Result<(), String> {
     let mut room = [0; 64];
     loop {
-        let mut waiting = [libc::pollfd { fd: heard.raw(), events: libc::POLLIN, revents: 0 }];
-        wait(&mut waiting, timeout_ms);
-        match receive(heard.raw(), &mut room) {
+        wait(&[(heard, PollFlags::IN)], timeout_ms);
+        match receive(heard, &mut room) {
             Received::Bytes(count) if room[..count] == *word => return Ok(()),
             // Another process sent it.
             Received::Bytes(_) => {}

@@ -12,15 +12,17 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::Mutex;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 
 use super::delivery::Nanoseconds;
 use crate::links::descriptors::Descriptor;
 use crate::links::roster::lock;
-use crate::links::tcp::sockets::{self, IoVec, Received, Sent, option, set_option, socket_address, widen};
+use crate::links::tcp::sockets::{self, IoVec, Received, SOCKET_FLAGS, Sent, widen};
 use crate::wrap::faulty::{Faults, Faulty};
 
 /// The size of packets that every network path is assumed to carry. A larger size is not trusted: a router on the path
@@ -68,7 +70,7 @@ impl Wire {
     pub(super) unsafe fn send(&self, now: Nanoseconds, parts: &[IoVec]) -> Outcome {
         match &self.faulty {
             // SAFETY: the caller's promise.
-            None => unsafe { send_once(self.socket.raw(), parts) },
+            None => unsafe { send_once(&self.socket, parts) },
             // SAFETY: the caller's promise.
             Some(faulty) => unsafe { self.send_faulty(faulty, now, parts) },
         }
@@ -95,7 +97,7 @@ impl Wire {
 
     #[inline]
     pub(super) fn receive(&self, room: &mut [u8]) -> Received {
-        sockets::receive(self.socket.raw(), room)
+        sockets::receive(&self.socket, room)
     }
 
     /// # Safety
@@ -119,7 +121,7 @@ impl Wire {
 
     fn send_plainly(&self, bytes: &[u8]) -> Outcome {
         // SAFETY: a slice is readable.
-        unsafe { send_once(self.socket.raw(), &[IoVec::of(bytes)]) }
+        unsafe { send_once(&self.socket, &[IoVec::of(bytes)]) }
     }
 }
 
@@ -127,9 +129,9 @@ impl Wire {
 ///
 /// As [`Wire::send`].
 #[inline]
-unsafe fn send_once(socket: RawFd, parts: &[IoVec]) -> Outcome {
+unsafe fn send_once(socket: &Descriptor, parts: &[IoVec]) -> Outcome {
     // SAFETY: the caller's promise.
-    match unsafe { sockets::send_parts(socket, parts) } {
+    match unsafe { sockets::send_parts(socket.raw(), parts) } {
         // A datagram is sent whole or not at all, and none of this link is empty.
         Sent::Bytes(0) => Outcome::Full,
         Sent::Bytes(_) => Outcome::Gone,
@@ -146,9 +148,9 @@ pub(super) fn is_refusal(error: &io::Error) -> bool {
 
 /// Takes over a bound socket.
 pub(super) fn adopt(socket: UdpSocket) -> io::Result<Descriptor> {
-    let socket = Descriptor::adopt(|| socket.into_raw_fd())?;
-    sockets::make_own(socket.raw())?;
-    widen(socket.raw());
+    let socket = Descriptor::adopt(|| Ok(socket.into()))?;
+    sockets::make_own(&socket)?;
+    widen(&socket);
     Ok(socket)
 }
 
@@ -167,31 +169,27 @@ pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
 /// first message, so that the peer, and a firewall in between, see one address. The kernel gives a datagram to the
 /// socket of a port that is connected to its sender.
 pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result<Descriptor> {
-    let (own, length) = own_address(listening.raw())?;
-    let family = i32::from(own.ss_family);
-    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers are passed.
-    let socket = Descriptor::adopt(|| unsafe { libc::socket(family, kind, 0) })?;
+    let shared = listening.borrowed()?;
+    let own = rustix::net::getsockname(shared)?;
+    let socket = open(own.address_family())?;
     // All sockets of the port must allow it, the listening one only for this moment, so that no other process can bind
     // this port.
-    set_option(listening.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
-    set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
-    // SAFETY: `own` holds an address of `length` bytes.
-    let bound = unsafe { libc::bind(socket.raw(), (&raw const own).cast(), length) };
-    let error = io::Error::last_os_error();
-    set_option(listening.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 0);
-    if bound != 0 {
-        return Err(error);
-    }
+    let _ = sockopt::set_socket_reuseaddr(shared, true);
+    let bound = socket.borrowed().and_then(|socket| {
+        let _ = sockopt::set_socket_reuseaddr(socket, true);
+        rustix::net::bind(socket, &own)
+    });
+    let _ = sockopt::set_socket_reuseaddr(shared, false);
+    bound?;
     connect(&socket, address)?;
-    widen(socket.raw());
+    widen(&socket);
     Ok(socket)
 }
 
 /// The address of this machine that a socket uses, if it is an IPv4 address.
-pub(super) fn local_v4(socket: RawFd) -> Option<Ipv4Addr> {
-    let (own, _) = own_address(socket).ok()?;
-    match read_address(&own)? {
+pub(super) fn local_v4(socket: &Descriptor) -> Option<Ipv4Addr> {
+    let own = rustix::net::getsockname(socket.borrowed().ok()?).ok()?;
+    match SocketAddr::try_from(own).ok()? {
         SocketAddr::V4(address) => Some(*address.ip()),
         SocketAddr::V6(_) => None,
     }
@@ -204,76 +202,53 @@ pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::
     socket.set_multicast_ttl_v4(1)?;
     socket.set_multicast_loop_v4(true)?;
     let socket = adopt(socket)?;
-    // An in_addr is four bytes in network order.
-    let out_of = i32::from_ne_bytes(interface.octets());
-    if !set_option(socket.raw(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, out_of) {
-        return Err(io::Error::last_os_error());
-    }
+    sockopt::set_ip_multicast_if(socket.borrowed()?, &interface)?;
     connect(&socket, &group.into())?;
     Ok(socket)
 }
 
 /// Makes a socket that receives only what goes to a group at the interface with this address.
 pub(super) fn multicast_receiver(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
-    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers are passed.
-    let socket = Descriptor::adopt(|| unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    let socket = open(AddressFamily::INET)?;
+    let opened = socket.borrowed()?;
     // Several nodes of one host listen to the same group.
-    set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
-    let (storage, length) = socket_address(&group.into());
-    // SAFETY: `storage` holds an address of `length` bytes.
-    if unsafe { libc::bind(socket.raw(), (&raw const storage).cast(), length) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let address = |ip: &Ipv4Addr| libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) };
-    let membership = libc::ip_mreq { imr_multiaddr: address(group.ip()), imr_interface: address(&interface) };
-    let length = size_of::<libc::ip_mreq>() as libc::socklen_t;
-    let place = (&raw const membership).cast();
-    // SAFETY: `membership` is readable for `length` bytes.
-    let joined = unsafe { libc::setsockopt(socket.raw(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, place, length) };
-    if joined != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    widen(socket.raw());
+    let _ = sockopt::set_socket_reuseaddr(opened, true);
+    rustix::net::bind(opened, &group)?;
+    sockopt::set_ip_add_membership(opened, group.ip(), &interface)?;
+    widen(&socket);
     Ok(socket)
 }
 
+fn open(family: AddressFamily) -> io::Result<Descriptor> {
+    Descriptor::adopt(|| rustix::net::socket_with(family, SocketType::DGRAM, SOCKET_FLAGS, None))
+}
+
 /// Receives a datagram from any sender; `None` if there is nothing. Errors of earlier sends have no meaning here.
-pub(super) fn receive_from(socket: RawFd, room: &mut [u8]) -> Option<(usize, SocketAddr)> {
+pub(super) fn receive_from(socket: &Descriptor, room: &mut [u8]) -> Option<(usize, SocketAddr)> {
+    let socket = socket.borrowed().ok()?;
     loop {
-        // SAFETY: a storage of zeros is a valid empty one.
-        let mut from: libc::sockaddr_storage = unsafe { mem::zeroed() };
-        let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        // SAFETY: `room` and `from` are writable for the lengths given.
-        let count = unsafe {
-            let place = (&raw mut from).cast();
-            libc::recvfrom(socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT, place, &raw mut length)
-        };
-        match usize::try_from(count) {
-            Ok(count) => match read_address(&from) {
+        match rustix::net::recvfrom(socket, &mut *room, RecvFlags::DONTWAIT) {
+            Ok((count, _, from)) => match from.and_then(|from| SocketAddr::try_from(from).ok()) {
                 Some(address) => return Some((count, address)),
                 None => continue,
             },
-            Err(_) => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR | libc::ECONNREFUSED) => {}
-                _ => return None,
-            },
+            Err(Errno::INTR | Errno::CONNREFUSED) => {}
+            Err(_) => return None,
         }
     }
 }
 
 /// Sends a datagram to an address to which this socket is not connected; it may be lost like any other.
-pub(super) fn send_to(socket: RawFd, bytes: &[u8], address: &SocketAddr) {
-    let (storage, length) = socket_address(address);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `bytes` is readable and `storage` holds an address of `length` bytes.
-    unsafe { libc::sendto(socket, bytes.as_ptr().cast(), bytes.len(), flags, (&raw const storage).cast(), length) };
+pub(super) fn send_to(socket: &Descriptor, bytes: &[u8], address: &SocketAddr) {
+    if let Ok(socket) = socket.borrowed() {
+        let _ = rustix::net::sendto(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, address);
+    }
 }
 
 /// The number of bytes that may wait in the buffer of a socket, as [`super::delivery::cost`] counts them. An eighth is
 /// reserved.
-pub(super) fn room_bytes(socket: RawFd) -> u32 {
-    let buffer = option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).unsigned_abs();
+pub(super) fn room_bytes(socket: &Descriptor) -> u32 {
+    let buffer = socket.borrowed().and_then(sockopt::socket_recv_buffer_size).unwrap_or(0) as u32;
     (buffer - buffer / 8).clamp(16 << 10, 32 << 20)
 }
 
@@ -283,12 +258,12 @@ pub(super) fn room_bytes(socket: RawFd) -> u32 {
 /// page fits into one datagram; for any other path at most 1,500 bytes are assumed. Packets carry the don't-fragment
 /// mark, unless they are longer than what the kernel knows: then the kernel fragments them (IP_PMTUDISC_WANT), so that
 /// fragments made for a larger path still arrive.
-pub(super) fn datagram_bytes(socket: RawFd, address: &SocketAddr) -> usize {
-    let (level, name, headers) = match address {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4_BYTES),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADERS_V6_BYTES),
+pub(super) fn datagram_bytes(socket: &Descriptor, address: &SocketAddr) -> usize {
+    let (known, headers) = match address {
+        SocketAddr::V4(_) => (socket.borrowed().and_then(sockopt::ip_mtu), HEADERS_V4_BYTES),
+        SocketAddr::V6(_) => (socket.borrowed().and_then(sockopt::ipv6_mtu), HEADERS_V6_BYTES),
     };
-    let known = option(socket, level, name).map_or(NETWORK_PACKET_BYTES, |value| value.unsigned_abs() as usize);
+    let known = known.map_or(NETWORK_PACKET_BYTES, |bytes| bytes as usize);
     if address.ip().is_loopback() {
         let share = room_bytes(socket) as usize / 8;
         return (known.saturating_sub(headers)).min(share.clamp(LOOPBACK_BYTES_MIN, LOOPBACK_BYTES_MAX)).max(512);
@@ -297,58 +272,22 @@ pub(super) fn datagram_bytes(socket: RawFd, address: &SocketAddr) -> usize {
 }
 
 /// Allows routers to fragment packets from now on: the path may take less than it seems to.
-pub(super) fn let_routers_cut(socket: RawFd, address: &SocketAddr) {
-    match address {
-        SocketAddr::V4(_) => {
-            set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT);
-        }
-        SocketAddr::V6(_) => {
-            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT);
-        }
-    }
+pub(super) fn let_routers_cut(socket: &Descriptor, address: &SocketAddr) {
+    let Ok(socket) = socket.borrowed() else { return };
+    // If this is refused, the kernel keeps its setting.
+    let _ = match address {
+        SocketAddr::V4(_) => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT),
+        SocketAddr::V6(_) => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DONT),
+    };
 }
 
 fn connect(socket: &Descriptor, address: &SocketAddr) -> io::Result<()> {
-    let (storage, length) = socket_address(address);
-    // SAFETY: `storage` holds an address of `length` bytes.
-    let result = unsafe { libc::connect(socket.raw(), (&raw const storage).cast(), length) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    match address {
-        SocketAddr::V4(_) => set_option(socket.raw(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
-        SocketAddr::V6(_) => {
-            set_option(socket.raw(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT)
-        }
+    let socket = socket.borrowed()?;
+    rustix::net::connect(socket, address)?;
+    // If this is refused, the kernel keeps its setting.
+    let _ = match address {
+        SocketAddr::V4(_) => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT),
+        SocketAddr::V6(_) => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::WANT),
     };
     Ok(())
-}
-
-fn own_address(socket: RawFd) -> io::Result<(libc::sockaddr_storage, libc::socklen_t)> {
-    // SAFETY: a storage of zeros is a valid empty one.
-    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
-    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: `storage` has room for every kind of address.
-    let result = unsafe { libc::getsockname(socket, (&raw mut storage).cast(), &raw mut length) };
-    if result == 0 { Ok((storage, length)) } else { Err(io::Error::last_os_error()) }
-}
-
-fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let place = &raw const *storage;
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says which kind of address this is, and a storage is aligned for all.
-            let v4 = unsafe { &*place.cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-            Some((ip, u16::from_be(v4.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says which kind of address this is, and a storage is aligned for all.
-            let v6 = unsafe { &*place.cast::<libc::sockaddr_in6>() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            let port = u16::from_be(v6.sin6_port);
-            Some(std::net::SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
-        }
-        _ => None,
-    }
 }

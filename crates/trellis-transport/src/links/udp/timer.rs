@@ -6,12 +6,11 @@
 //! It must never know what is due. The timer may expire when nothing is due: what postponed the work did not tell the
 //! timer, so that a frame that is answered in time costs no system call.
 
-#![allow(unsafe_code)]
-
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use super::delivery::Nanoseconds;
 use crate::links::descriptors::Descriptor;
@@ -22,9 +21,7 @@ const NEVER: Nanoseconds = Nanoseconds::MAX;
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
 pub(super) fn now() -> Nanoseconds {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let time = rustix::time::clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -38,14 +35,13 @@ pub(super) struct Timer {
 
 impl Timer {
     pub(super) fn new() -> io::Result<Timer> {
-        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: no pointers are passed.
-        let descriptor = Descriptor::adopt(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let descriptor = Descriptor::adopt(|| rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags))?;
         Ok(Timer { descriptor, set: AtomicU64::new(NEVER), changes: Mutex::new(()) })
     }
 
-    pub(super) fn raw(&self) -> RawFd {
-        self.descriptor.raw()
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
     }
 
     /// Whether its time has come.
@@ -85,14 +81,12 @@ impl Timer {
 
     /// Sets the system's timer; zero switches it off and clears its expiry.
     fn arm(&self, at: Nanoseconds) {
-        let value = libc::timespec {
-            tv_sec: (at / 1_000_000_000) as libc::time_t,
-            tv_nsec: (at % 1_000_000_000) as libc::c_long,
-        };
-        let interval = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let moment = libc::itimerspec { it_interval: interval, it_value: value };
-        // SAFETY: `moment` outlives the call.
-        unsafe { libc::timerfd_settime(self.raw(), libc::TFD_TIMER_ABSTIME, &raw const moment, std::ptr::null_mut()) };
+        let value = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+        let moment = Itimerspec { it_interval: Timespec::default(), it_value: value };
+        if let Ok(own) = self.descriptor.borrowed() {
+            // A descriptor of this kind takes every time.
+            let _ = rustix::time::timerfd_settime(own, TimerfdTimerFlags::ABSTIME, &moment);
+        }
     }
 }
 
