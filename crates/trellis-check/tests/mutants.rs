@@ -25,7 +25,7 @@ fn having(row: &Row) -> Vec<Protocol> {
 #[test]
 fn some_mutants_of_each_kind_are_noticed() {
     let mut missed = Vec::new();
-    for (index, row) in TABLE.iter().enumerate().step_by(ONE_IN) {
+    for (index, row) in TABLE.iter().step_by(ONE_IN).enumerate() {
         // In turn, so that each protocol has its share.
         let having = having(row);
         let protocol = if having.is_empty() { Protocol::IVY } else { having[index % having.len()] };
@@ -45,7 +45,7 @@ fn every_protocol_has_its_mutants() {
         let count = mutants_of(protocol).len();
         assert!(count >= PER_PROTOCOL_MIN, "{protocol} has only {count} mutants");
     }
-    for row in TABLE.iter().filter(|row| row.fits != Fits::Synchronisation) {
+    for row in TABLE.iter().filter(|row| !matches!(row.fits, Fits::Synchronisation | Fits::Membership)) {
         assert!(!having(row).is_empty(), "no protocol has the rule of {}", row.name);
     }
 }

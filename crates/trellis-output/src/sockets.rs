@@ -234,7 +234,13 @@ pub fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
         let to = std::ptr::from_mut(&mut who).cast();
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut size)
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((who.pid, who.uid)) }
+    match result {
+        0 => Ok((who.pid, who.uid)),
+        _ => {
+            let error = io::Error::last_os_error();
+            Err(io::Error::new(error.kind(), format!("cannot ask who is at the other end of a socket: {error}")))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -54,6 +54,7 @@ const STEPS: [Step; 20] = [
             "changes --nodes 3 --calls 2 --late 1 --objections 0",
             "changes --nodes 2 --calls 2 --late 3 --objections 1",
             "changes --nodes 4 --calls 1 --late 1 --objections 0",
+            "members --founders 3 --joiners 2",
         ]),
     },
     Step {
@@ -258,7 +259,7 @@ impl Step {
 /// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "changes" | "mutants") => format!(" --states-max {STATES_MAX}"),
+        Some("explore" | "sync" | "changes" | "members" | "mutants") => format!(" --states-max {STATES_MAX}"),
         _ => String::new(),
     }
 }

@@ -18,11 +18,14 @@ use trellis_output::lines::say;
 
 /// The name of locks, barriers and words, and changes of protocols in `--protocol`.
 const SYNCHRONISATION: &str = "synchronisation";
+/// The name of joining and leaving.
+const MEMBERSHIP: &str = "membership";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
     /// Only those of this protocol; `synchronisation` for those of locks, barriers and words and of changes of
-    /// protocols; `lease` for those of leases of remote memory; by default all.
+    /// protocols; `membership` for those of joining and leaving; `lease` for those of leases of remote memory; by default
+    /// all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name contains this text.
@@ -42,12 +45,12 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     }
     let mut total = Total { tried: 0, missed: 0, json };
     let options = chosen.bound.options();
-    let (all, with_synchronisation, with_leases) = match chosen.protocol.as_deref() {
-        Some(SYNCHRONISATION) => (Vec::new(), true, false),
-        Some(LEASE) => (Vec::new(), false, true),
-        Some(name) => (protocols(name)?, false, false),
-        None => ([mutants::protocols(), Protocol::all_release_consistent()].concat(), true, true),
+    let all = match chosen.protocol.as_deref() {
+        Some(SYNCHRONISATION | MEMBERSHIP | LEASE) => Vec::new(),
+        Some(name) => protocols(name)?,
+        None => [mutants::protocols(), Protocol::all_release_consistent()].concat(),
     };
+    let with = |group| chosen.protocol.as_deref().is_none_or(|name| name == group);
     let mut tries: Vec<Try> = Vec::new();
     for protocol in all {
         let of = protocol.to_string();
@@ -62,11 +65,18 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
             tries.push(Try::new(&of, row.name, row.broken, move || try_mutant(row.mutation, protocol, options)));
         }
     }
-    for row in TABLE.iter().filter(|row| with_synchronisation && row.fits == Fits::Synchronisation) {
-        let work = move || try_mutant(row.mutation, Protocol::IVY, options);
-        tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, work));
+    for row in TABLE {
+        let group = match row.fits {
+            Fits::Synchronisation => SYNCHRONISATION,
+            Fits::Membership => MEMBERSHIP,
+            _ => continue,
+        };
+        if with(group) {
+            let work = move || try_mutant(row.mutation, Protocol::IVY, options);
+            tries.push(Try::new(group, row.name, row.broken, work));
+        }
     }
-    for broken in FAULTS.iter().filter(|_| with_leases) {
+    for broken in FAULTS.iter().filter(|_| with(LEASE)) {
         tries.push(Try::new(LEASE, broken.name, broken.what, move || try_leases(broken.fault, options)));
     }
     tries.retain(|one| one.name.contains(&chosen.name));

@@ -4,15 +4,15 @@
 //! leave when they like; so do the founders' programs. Messages of a pair keep their order, and otherwise anything may
 //! happen next. No node fails. The model checks:
 //!
-//! 1. *Everybody is known.* When a node has joined, every node that is present knows it, it knows every one of them, and
+//! 1. *Every node is known.* When a node has joined, every node that is present knows it, it knows every one of them, and
 //!    it was told of every other number that it is absent.
 //! 2. *One at a time.* One node comes or goes, and none comes before every founder has met the coordinator.
-//! 3. *Nothing is sent to who is gone.* A message goes only over a connection, and none to a node after the farewell to it.
+//! 3. *Nothing is sent to a node that is gone.* A message goes only over a connection, and none to a node after the farewell to it.
 //!    When a node counts as vanished, it has ended, and no message of it is under way.
 //! 4. *No page is lost.* A node goes only after the coordinator took all pages that it left behind.
-//! 5. *Nobody goes too early.* A founder goes when the coordinator is gone, the coordinator when nobody is left that needs
-//!    it, and a joined node when everybody has said farewell.
-//! 6. *Nobody is blamed*, and everybody's end comes.
+//! 5. *No node goes too early.* A founder goes when the coordinator is gone, the coordinator when no node is left that needs
+//!    it, and a joined node when every other one has said farewell.
+//! 6. *No node is blamed*, and every node ends.
 //!
 //! It must never inspect the state machines: it uses only inputs, effects, and whom a node takes for present.
 
@@ -110,7 +110,7 @@ struct World {
     /// By sender and receiver.
     queues: Vec<Vec<Signal>>,
     /// Pairs that will be connected: bits in the order of the queues, the larger number first.
-    apart: u32,
+    apart: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +150,7 @@ impl World {
         usize::from(from) * self.nodes.len() + usize::from(to)
     }
 
-    fn bit(&self, one: u16, other: u16) -> u32 {
+    fn bit(&self, one: u16, other: u16) -> u64 {
         1 << self.place(one.max(other), one.min(other))
     }
 
@@ -478,7 +478,8 @@ impl World {
 impl MemberModel {
     fn read(&self, state: &[u8]) -> World {
         let mut numbers = state.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
-        let apart = numbers.next().expect("a state as it was written");
+        let mut half = || u64::from(numbers.next().expect("a state as it was written"));
+        let apart = half() | half() << 32;
         let count = usize::from(self.instance.nodes());
         let nodes = numbers.by_ref().take(count).map(|number| self.nodes.value(number).clone()).collect();
         let queues = numbers.map(|number| self.queues.value(number).clone()).collect();
@@ -487,7 +488,7 @@ impl MemberModel {
 
     fn write(&mut self, world: World) -> Vec<u8> {
         let World { nodes, queues, apart, .. } = world;
-        let mut numbers = vec![apart];
+        let mut numbers = vec![apart as u32, (apart >> 32) as u32];
         numbers.extend(nodes.into_iter().map(|node| self.nodes.number(node)));
         numbers.extend(queues.into_iter().map(|queue| self.queues.number(queue)));
         numbers.into_iter().flat_map(u32::to_le_bytes).collect()

@@ -90,8 +90,10 @@ pub enum Fits {
     Delay,
     /// `lock(…)`, `delay(…)`.
     Layered,
-    /// No coherence protocol: locks, barriers, words, objects at their home, changes of protocols, and membership.
+    /// No coherence protocol: locks, barriers, words, objects at their home, and changes of protocols.
     Synchronisation,
+    /// No coherence protocol: joining and leaving.
+    Membership,
 }
 
 impl Fits {
@@ -115,7 +117,7 @@ impl Fits {
             Fits::Spin => has(|layer| matches!(layer, Layer::Lock(Waiting::Spin(_)))),
             Fits::Delay => has(|layer| matches!(layer, Layer::Delay(_))),
             Fits::Layered => !is_bare,
-            Fits::Synchronisation => false,
+            Fits::Synchronisation | Fits::Membership => false,
         }
     }
 
@@ -136,6 +138,7 @@ impl Fits {
             Fits::Delay => "`delay(…)`",
             Fits::Layered => "`lock(…)`, `delay(…)`",
             Fits::Synchronisation => "synchronisation",
+            Fits::Membership => "membership",
         }
     }
 }
@@ -288,8 +291,10 @@ pub fn markdown() -> String {
     for protocol in Protocol::all_release_consistent() {
         let _ = writeln!(text, "| `{protocol}` | {} |", release_mutants_of(protocol).len());
     }
-    let synchronisation = TABLE.iter().filter(|row| row.fits == Fits::Synchronisation).count();
-    let _ = writeln!(text, "| synchronisation | {synchronisation} |");
+    for fits in [Fits::Synchronisation, Fits::Membership] {
+        let count = TABLE.iter().filter(|row| row.fits == fits).count();
+        let _ = writeln!(text, "| {} | {count} |", fits.words());
+    }
     let _ = writeln!(text, "| `lease` | {} |\n", lease_faults::FAULTS.len());
     text += "| mutant | what is broken | where |\n|---|---|---|\n";
     for row in TABLE {

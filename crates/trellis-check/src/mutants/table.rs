@@ -24,7 +24,7 @@ const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) ->
 }
 
 const fn member(name: &'static str, broken: &'static str, fault: MemberFault) -> Row {
-    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Member(fault) }
+    Row { name, broken, fits: Fits::Membership, mutation: Mutation::Member(fault) }
 }
 
 const fn node(fits: Fits, name: &'static str, broken: &'static str, fault: NodeFault) -> Row {

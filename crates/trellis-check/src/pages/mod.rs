@@ -232,6 +232,15 @@ impl<N: Node> Pages<N> {
         let mut after = self.nodes.value(before).clone();
         let mut effects = Vec::new();
         self.apply(&mut after, me, fact, &mut |effect, order| effects.push((effect, order)))?;
+        // The memory checks the effects that change it.
+        let is_past = |pages: PageRange| pages.pages().any(|page| !self.instance.pages.contains(&page.0));
+        if effects.iter().any(|(effect, _)| match *effect {
+            Effect::Wake(pages) => is_past(pages),
+            Effect::Hold(page) | Effect::Alarm { page, .. } => is_past(PageRange::one(page)),
+            _ => false,
+        }) {
+            return Err("an effect on a page past the region".to_owned());
+        }
         let orders = effects.into_iter().filter_map(|(effect, order)| self.ordered(me, effect, order)).collect();
         let after = self.node_number(after);
         Ok(self.steps.remember(before, number, after, orders))

@@ -1,7 +1,7 @@
-//! What a machine offers for memory behind a switch (a server's socket, each kind of switch, memory in the kernel), and the
-//! stores of this build.
+//! What a machine offers for memory behind a switch: a server's socket, each kind of switch, memory in the kernel. It also
+//! lists the stores of this build.
 //!
-//! The former are each tried in a short-lived process of its own, in networks that end with it: nothing of the machine changes.
+//! Each kind is tried in a short-lived process of its own, in networks that end with it: nothing of the machine changes.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};

@@ -127,8 +127,7 @@ impl InitProcess {
     /// Finds the init process of a lab; `None` if the lab is not up.
     pub(super) fn find(lab: &str) -> Result<Option<(InitProcess, Description)>, Failure> {
         let Some(stream) = connect(lab)? else { return Ok(None) };
-        let (pid, user) =
-            sockets::peer(&stream).map_err(|_| Failure::system("ask who is at the other end of a socket"))?;
+        let (pid, user) = sockets::peer(&stream).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
         if user != sockets::own_user() {
             return Err(Failure::new(exit::SYSTEM, format!("the lab {lab} belongs to another user ({user})")));
         }

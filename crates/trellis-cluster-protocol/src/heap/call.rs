@@ -51,7 +51,6 @@ enum Goal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
-    Begins,
     /// What was written to surplus spans is being published.
     Publishes,
     GivesBack,
@@ -83,17 +82,14 @@ impl Call {
     }
 
     fn new(goal: Goal, waiter: Waiter) -> Call {
-        Call { goal, waiter, stage: Stage::Begins, surplus: Vec::new(), then: Then::Allocate }
+        Call { goal, waiter, stage: Stage::Frees, surplus: Vec::new(), then: Then::Allocate }
     }
 
     /// The first step.
     pub fn begin(&mut self, heap: &mut Heap) -> Step {
         match self.goal {
             Goal::Allocate(_) => self.give_back(heap, Then::Allocate),
-            Goal::Free(offset) => {
-                self.stage = Stage::Frees;
-                Step::Ask(Input::Free(offset, self.waiter))
-            }
+            Goal::Free(offset) => Step::Ask(Input::Free(offset, self.waiter)),
         }
     }
 
@@ -122,7 +118,8 @@ impl Call {
         }
     }
 
-    /// A step failed: the call is over. What it had is given back, now or by a later call.
+    /// A step failed: the call is over. Pages that came for it go back, and a later call gives surplus spans back. A block
+    /// that could not be refreshed stays allocated.
     pub fn give_up(self, heap: &mut Heap, effects: &mut Vec<Effect>) {
         heap.surplus.extend(self.surplus);
         heap.step(Input::Abandon(self.waiter), effects);

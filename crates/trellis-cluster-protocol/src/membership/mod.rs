@@ -484,7 +484,10 @@ impl Membership {
         }
         let is_absent = |node: &NodeId| self.is_joined_node(*node) && !elastic.expected[usize::from(node.0)];
         effects.extend(self.others().filter(is_absent).map(Effect::Absent));
-        self.peers[usize::from(elastic.coordinator.0)] = Peer::Present;
+        let coordinator = &mut self.peers[usize::from(elastic.coordinator.0)];
+        if *coordinator == Peer::Absent {
+            *coordinator = Peer::Present;
+        }
         self.set_stage(Stage::Connecting);
         for other in self.others() {
             self.call(other, effects);

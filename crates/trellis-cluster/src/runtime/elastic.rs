@@ -268,8 +268,8 @@ impl Node {
 
 // Members that leave.
 impl Node {
-    /// The node is about to leave, or is not present when this one comes. After this returns, nothing more is queued for it, because messages about pages are
-    /// sent under the locks of their shards.
+    /// The node is about to leave, or is not present when this one comes. After this returns, nothing more is queued for
+    /// it, because messages about pages are sent under the locks of their shards.
     pub(super) fn note_departs(&self, node: NodeId) {
         self.shards.iter().for_each(|shard| lock(shard).node.departures.depart(node));
     }
