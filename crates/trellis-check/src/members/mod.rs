@@ -64,18 +64,18 @@ enum Life {
     Ended,
 }
 
-/// A node, and what it was told.
+/// A node, and its knowledge of the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     membership: Membership,
     life: Life,
     has_joined: bool,
     is_leaving: bool,
-    /// What this node was told of each other one.
+    /// The reports to this node about each node.
     of: Vec<Told>,
     /// At the coordinator: the node that comes or goes now.
     changing: Option<NodeId>,
-    /// At the coordinator: it is to take over what was named.
+    /// At the coordinator: it has to take over the named pages.
     takes_over: bool,
 }
 
@@ -93,7 +93,7 @@ struct Told {
     taken: bool,
 }
 
-/// What is under way from one node to another: a message, or the end of the connection.
+/// A message under way from one node to another, or the end of the connection.
 type Signal = Option<Message>;
 
 /// The model; see the module's documentation.
@@ -120,9 +120,9 @@ enum Action {
     /// A process asks for a number.
     Join,
     Leave(u16),
-    /// The coordinator has taken what was named.
+    /// The coordinator has taken the named pages.
     TookOver,
-    /// A process that was not let in finds nobody at the coordinator's address.
+    /// A process that was not let in finds no coordinator at its address.
     GiveUp(u16),
 }
 
@@ -417,7 +417,7 @@ impl World {
         Ok(())
     }
 
-    /// The node says that it has met everybody.
+    /// The node reports that it has met every other one.
     fn check_joined(&self, index: u16) -> Result<(), String> {
         for other in self.others(index) {
             let (here, there) = (self.node(index).of[usize::from(other)], self.node(other).of[usize::from(index)]);

@@ -218,7 +218,7 @@ impl Driven {
         must(self.hand_over(from.0, to.0, message));
     }
 
-    /// What the view of a node allows.
+    /// The access that the view of a node allows.
     pub fn view(&self, node: u16, page: u32) -> Access {
         self.memory.view(node, PageIndex(page))
     }

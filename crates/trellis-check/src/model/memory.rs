@@ -3,7 +3,7 @@
 //! A copy is the version that a store made: a number that no other store of the page has. Bytes may go with it.
 //!
 //! Promises: after every change of a view there is one writer or any number of readers; a load sees the last store; the
-//! bytes of a grant are the last ones when they are read out and still are when they arrive; nobody stores to a page
+//! bytes of a grant are the last ones when they are read out and still are when they arrive; no node stores to a page
 //! whose bytes travel. Every breach is an error that names the node and the page. The change is made all the same, so
 //! that a caller may go on and see what follows from it. It must never repair anything.
 
@@ -67,7 +67,7 @@ impl<B> Copied<B> {
     }
 }
 
-/// What is known of one page over all nodes.
+/// The state of one page over all nodes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     /// The version of the last store; zero before the first.
@@ -102,7 +102,7 @@ impl<L: Layout, B: Copy> Clone for Memory<L, B> {
 }
 
 impl<L: Layout, B: Copy + Default> Memory<L, B> {
-    /// No node holds anything; `absent` is what is in a copy without bytes.
+    /// No node holds anything; `absent` is the content of a copy without bytes.
     pub(crate) fn new(layout: L, nodes: usize, absent: B) -> Memory<L, B> {
         let nothing = Copied { view: Access::None, is_retired: false, version: ABSENT, bytes: absent };
         Memory {
@@ -244,7 +244,7 @@ impl<L: Layout, B: Copy + Default> Memory<L, B> {
         }
     }
 
-    /// `node` is no more: it neither loads nor stores. What it sent is on its way.
+    /// `node` has ended: it neither loads nor stores. Its messages are still on their way.
     pub(crate) fn remove(&mut self, node: u16) {
         for place in 0..self.layout.places() {
             self.turn(node, place, Access::None);
@@ -258,12 +258,12 @@ impl<L: Layout, B: Copy + Default> Memory<L, B> {
         row.iter().zip(&self.pages).map(|(copy, page)| (copy.view, copy.version, page.last))
     }
 
-    /// Begins to become what a state says; [`Memory::restore`] follows for every copy.
+    /// Forgets all pages, to take over a state; [`Memory::restore`] follows for every copy.
     pub(crate) fn clear(&mut self) {
         self.pages.fill(Page::default());
     }
 
-    /// Makes a copy what a state says; nothing is on its way.
+    /// Takes over a copy from a state. Nothing is on its way.
     pub(crate) fn restore(&mut self, node: u16, place: usize, view: Access, is_retired: bool, version: u32, last: u32) {
         let copy = &mut self.copies[usize::from(node) * self.layout.places() + place];
         (copy.view, copy.is_retired, copy.version) = (view, is_retired, version);
@@ -308,7 +308,7 @@ impl<L: Layout, B: Copy + Default> Memory<L, B> {
         if is_right || !self.is_checked { Ok(()) } else { Err(what()) }
     }
 
-    /// Does all of it, and returns the first breach. An effect on other pages nobody can have asked for.
+    /// Changes all pages, and returns the first breach. No node can have asked for an effect on other pages.
     fn each(
         &mut self,
         range: PageRange,

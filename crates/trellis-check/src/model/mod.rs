@@ -1,4 +1,4 @@
-//! What the nodes of every checker do with what their protocols decide.
+//! The cluster of all checkers: its nodes carry out what their protocols decide.
 //!
 //! A checker is a scheduler, which chooses the next step, and an oracle, which says what must hold. Between them is
 //! this model of a cluster:
@@ -28,11 +28,11 @@ use trellis_cluster_protocol::node::{Order, Shard};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
 
-/// What a scheduler adds to the memory of its nodes: threads, links and time.
+/// The part of a cluster that differs between schedulers: threads, links and time.
 pub(crate) trait Cluster {
     /// The pages.
     type Layout: Layout;
-    /// What is in a copy besides its version.
+    /// The content of a copy besides its version.
     type Bytes: Copy + Default;
 
     /// The views and copies.

@@ -40,13 +40,13 @@ pub enum Body {
 /// See the module. The lists are by place, the index of a page among those that are used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Twinned {
-    /// What the application views allow.
+    /// The accesses that the application views allow.
     pub views: Vec<Access>,
     /// Whether a page was stored to since it was opened or downgraded.
     pub stored: Vec<bool>,
-    /// What the pages hold.
+    /// The bytes of the pages.
     pub bytes: Vec<Page>,
-    /// What they held when they were published last.
+    /// Their bytes at the last publication.
     pub twins: Vec<Page>,
 }
 
@@ -83,7 +83,7 @@ impl Twinned {
         (self.views[place], self.stored[place]) = (Access::Read, false);
     }
 
-    /// What was stored to a page since its twin was made; updates the twin.
+    /// The stores to a page since its twin was made; updates the twin.
     fn diff(&mut self, place: usize, fault: Fault) -> Diff {
         let (bytes, twin) = (&self.bytes[place], &mut self.twins[place]);
         let changed = (0..PAGE_WORDS).filter(|&word| bytes[word] != twin[word] && fault != Fault::DiffEmpty);

@@ -1,8 +1,7 @@
 //! The shared heap: carries out the steps of the program's calls ([`Call`]), and waits.
 //!
 //! Promises: a call that fails has changed nothing, except that it may have given empty pages back; a free that fails
-//! while it does so is done. It must never touch
-//! the region: only the program's own stores fill a block.
+//! while it does so is done. It must never touch the region: only the program's own stores fill a block.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
