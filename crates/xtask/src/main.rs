@@ -108,6 +108,9 @@ enum Task {
         /// Only these benchmarks, by their name in `trellis bench`, with or without the first of their arguments.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
+        /// Also measure the programs that this task built in another checkout, in turns with these, and print the ratio.
+        #[arg(long, value_name = "CHECKOUT")]
+        against: Option<PathBuf>,
     },
     /// Install the command, the library, the headers, and the files for pkg-config and CMake.
     Install {
@@ -147,7 +150,9 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Soak { minutes, .. } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
         Task::Pages => pages::write(&workspace.root),
-        Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
+        Task::Bench { runs, no_record, only, against } => {
+            bench::run(&workspace, &bench::Options { runs, keep: !no_record, only: &only, against: against.as_deref() })
+        }
         Task::Install { prefix, features } => demo::install_under(&workspace, &prefix, &features),
         Task::Package => {
             package::run(&workspace).map(|made| made.iter().for_each(|file| println!("{}", file.display())))

@@ -50,12 +50,17 @@ pub(crate) fn compile(workspace: &Workspace, source: &str, program: &Path, prefi
     step::run(&mut command)
 }
 
+/// The example psort that [`build_psort`] built.
+pub(crate) fn psort(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("examples/psort")
+}
+
 /// Builds the example psort with the library, which was built; returns psort.
 pub(crate) fn build_psort(workspace: &Workspace) -> Result<PathBuf> {
     step::step("build examples/psort", || {
         let prefix = workspace.target.join("examples/prefix");
         install_library(workspace, Profile::Release, &prefix)?;
-        let psort = workspace.target.join("examples/psort");
+        let psort = psort(workspace);
         compile(workspace, "examples/psort/psort.cpp", &psort, Some(&prefix))?;
         Ok(psort)
     })

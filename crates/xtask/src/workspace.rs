@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::step;
 
@@ -33,6 +33,17 @@ impl Workspace {
         let root = root.canonicalize().with_context(|| format!("{} does not exist", root.display()))?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
         Ok(Workspace { root, target })
+    }
+
+    /// Another checkout of this repository, with its own folder of builds.
+    pub(crate) fn at(root: &Path) -> Result<Workspace> {
+        let root = root.canonicalize().with_context(|| format!("{} does not exist", root.display()))?;
+        let target = root.join("target");
+        let other = Workspace { root, target };
+        if !other.trellis().is_file() {
+            bail!("{} does not exist; run `cargo xtask bench` there first", other.trellis().display());
+        }
+        Ok(other)
     }
 
     /// A cargo command in the root, with the cargo that runs this program.

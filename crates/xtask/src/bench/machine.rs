@@ -52,11 +52,21 @@ impl Machine {
 
     /// One sentence for people.
     pub(crate) fn sentence(&self) -> String {
-        let changed = if self.is_changed { " with changes" } else { "" };
         format!(
-            "{}, {} cores, {} GiB, {}; commit {}{changed}; {}",
-            self.processor, self.cores, self.memory_gib, self.kernel, self.commit, self.date
+            "{}, {} cores, {} GiB, {}; {}; {}",
+            self.processor,
+            self.cores,
+            self.memory_gib,
+            self.kernel,
+            self.commit(),
+            self.date
         )
+    }
+
+    /// The commit for people, and whether the files are those of the commit.
+    pub(crate) fn commit(&self) -> String {
+        let changed = if self.is_changed { " with changes" } else { "" };
+        format!("commit {}{changed}", self.commit)
     }
 
     /// The facts for programs.

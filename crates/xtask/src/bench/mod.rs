@@ -1,20 +1,22 @@
 //! `cargo xtask bench`: measures every figure that has a target, several times, and puts the median beside the
 //! target.
 //!
-//! Promises: a ratio is always computed within one run of one benchmark. The result, with machine and commit, is kept
-//! in `benchmarks/runs`. A figure that misses its target is marked, and the task then ends with an error after it has
-//! written the result.
+//! Promises: a ratio is always computed within one run of one benchmark. With another checkout, each run measures both
+//! builds one after the other, and the order changes with each run, so that a machine that becomes slower changes no
+//! ratio between the builds. The result, with machine and commit, is kept in `benchmarks/runs`. A figure that misses
+//! its target is marked, and the task then ends with an error after it has written the result.
 
 mod machine;
 mod targets;
 mod threads;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use trellis_base::statistics;
 use trellis_output::files;
 
 use crate::programs::{self, Psort};
@@ -30,15 +32,31 @@ struct Outcome {
     benchmark: &'static str,
     /// One value for each run, or the reason why this machine has none.
     values: Result<Vec<f64>, String>,
+    /// The same of the other checkout; `None` without one.
+    other: Option<Result<Vec<f64>, String>>,
+}
+
+/// The options of a run.
+pub(crate) struct Options<'a> {
+    /// How often each benchmark runs.
+    pub(crate) runs: u32,
+    /// Whether the result is kept.
+    pub(crate) keep: bool,
+    /// The names of the benchmarks; empty for all.
+    pub(crate) only: &'a [String],
+    /// A checkout of another commit, in which the same task has built the programs.
+    pub(crate) against: Option<&'a Path>,
 }
 
 /// Runs the benchmarks.
-pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String]) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let &Options { runs, keep, only, against } = options;
     setup::ensure(&[setup::COMPILER, setup::MACRO_PROCESSOR])?;
     let chosen = choose(only)?;
+    let other = against.map(Workspace::at).transpose()?;
     setup::ensure(setup::PASS)?;
     workspace.build_release()?;
-    let psort = programs::build_psort(workspace)?;
+    programs::build_psort(workspace)?;
     compiler::build(workspace, Profile::Release)?;
     let machine = Machine::look(workspace);
     if keep {
@@ -65,22 +83,31 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
             let built = features::build_release(workspace, &["bpf".to_owned()])?;
             compiler::place(workspace, &built, Profile::Release)?;
         }
-        let found = step::step(&format!("{} ({runs} runs)", benchmark.title()), || {
-            (0..runs).map(|_| measure(workspace, benchmark, &psort)).collect::<Result<Vec<Value>>>()
+        let (found, found_there) = step::step(&format!("{} ({runs} runs)", benchmark.title()), || {
+            in_turns(runs, || measure(workspace, benchmark), other.as_ref().map(|one| || measure(one, benchmark)))
         })?;
         for figure in benchmark.figures {
             let values = values_of(figure, &found)?;
             if let Err(why) = &values {
                 eprintln!("SKIPPED {} of {}: {why}", figure.field, benchmark.title());
             }
-            outcomes.push(Outcome { figure, benchmark: benchmark.name, values });
+            let other = found_there.as_ref().map(|there| match there {
+                Ok(there) => values_of(figure, there).unwrap_or_else(|error| Err(error.to_string())),
+                Err(error) => Err(error.to_string()),
+            });
+            outcomes.push(Outcome { figure, benchmark: benchmark.name, values, other });
         }
         raw.insert(benchmark.title(), found);
     }
-    let table = demo::table(&HEADS.map(str::to_owned), &outcomes.iter().map(Outcome::row).collect::<Vec<_>>());
-    println!("\n{}\n\n{table}", machine.sentence());
+    let heads: Vec<String> = heads(other.is_some()).into_iter().map(str::to_owned).collect();
+    let table = demo::table(&heads, &outcomes.iter().map(Outcome::row).collect::<Vec<_>>());
+    let mut conditions = machine.sentence();
+    if let Some(other) = &other {
+        conditions.push_str(&format!("; the other is {}", Machine::look(other).commit()));
+    }
+    println!("\n{conditions}\n\n{table}");
     if keep {
-        write(workspace, &machine, runs, &raw, &outcomes)?;
+        write(workspace, &machine, &conditions, options, &raw, &outcomes)?;
     }
     let missed: Vec<String> =
         outcomes.iter().filter(|one| !one.is_met()).map(|one| one.figure.field.to_owned()).collect();
@@ -90,7 +117,37 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
     Ok(())
 }
 
-const HEADS: [&str; 6] = ["figure", "median", "least", "most", "target", ""];
+/// The heads of the table; `with_other` adds the other checkout's columns.
+fn heads(with_other: bool) -> Vec<&'static str> {
+    let mut heads = vec!["figure", "median", "least", "most", "target", ""];
+    if with_other {
+        heads.extend(["other: median", "least", "most", "this / other"]);
+    }
+    heads
+}
+
+/// Measures this build so often, and the other one beside it; the other one's failure is a result.
+#[expect(clippy::type_complexity, reason = "the second is optional, and it may fail alone")]
+fn in_turns(
+    runs: u32,
+    this: impl Fn() -> Result<Value>,
+    other: Option<impl Fn() -> Result<Value>>,
+) -> Result<(Vec<Value>, Option<Result<Vec<Value>>>)> {
+    let (mut found, mut there) = (Vec::new(), Ok(Vec::new()));
+    for run in 0..runs {
+        for is_this in [run % 2 == 0, run % 2 != 0] {
+            if is_this {
+                found.push(this()?);
+            } else if let (Some(other), Ok(values)) = (&other, &mut there) {
+                match other() {
+                    Ok(value) => values.push(value),
+                    Err(error) => there = Err(error),
+                }
+            }
+        }
+    }
+    Ok((found, other.is_some().then_some(there)))
+}
 
 /// The named benchmarks, or all; a name is the name itself or the beginning of the title (`reproduce bluebridge`).
 fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
@@ -106,10 +163,10 @@ fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
     Ok(TARGETS.iter().filter(|one| only.is_empty() || only.iter().any(|name| is_meant(one, name))).collect())
 }
 
-/// Runs one benchmark once; returns its result as one object.
-fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path) -> Result<Value> {
+/// Runs one benchmark of a checkout once; returns its result as one object.
+fn measure(workspace: &Workspace, benchmark: &Benchmark) -> Result<Value> {
     if benchmark.name == "psort" {
-        return measure_psort(workspace, psort);
+        return measure_psort(workspace);
     }
     if benchmark.name == THREADS {
         return threads::measure(workspace);
@@ -144,7 +201,8 @@ fn last_of(text: &str, seconds: f64) -> serde_json::Result<Value> {
 }
 
 /// Sorts the same integers on one node and on two, one after the other.
-fn measure_psort(workspace: &Workspace, program: &std::path::Path) -> Result<Value> {
+fn measure_psort(workspace: &Workspace) -> Result<Value> {
+    let program = &programs::psort(workspace);
     let sort = |nodes: usize| {
         let record = workspace.target.join("bench").join(format!("psort-{nodes}"));
         let settings = ["catch=signal".to_owned()];
@@ -192,7 +250,7 @@ impl Outcome {
 
     /// Not a number if there are no values.
     fn median(&self) -> f64 {
-        trellis_base::statistics::median(&mut self.numbers().to_vec())
+        statistics::median(&mut self.numbers().to_vec())
     }
 
     /// Whether it reaches its target; a figure that this machine does not have counts as met.
@@ -200,23 +258,39 @@ impl Outcome {
         self.values.is_err() || self.figure.target.is_met(self.median())
     }
 
-    fn row(&self) -> Vec<String> {
-        let (words, target) = (self.figure.words.to_owned(), self.figure.target.to_string());
-        if self.values.is_err() {
-            let none = String::new;
-            return vec![words, none(), none(), none(), target, "SKIPPED".to_owned()];
-        }
-        let least = self.numbers().iter().copied().fold(f64::INFINITY, f64::min);
-        let most = self.numbers().iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        vec![
-            words,
-            shown(self.median()),
-            shown(least),
-            shown(most),
-            target,
-            if self.is_met() { "" } else { "MISSED" }.to_owned(),
-        ]
+    /// The median of the ratios of each run to the other checkout's run beside it.
+    fn over_other(&self) -> Option<f64> {
+        let other = self.other.as_ref()?.as_ref().ok()?;
+        let mut ratios: Vec<f64> = self.numbers().iter().zip(other).map(|(here, there)| here / there).collect();
+        (!ratios.is_empty()).then(|| statistics::median(&mut ratios))
     }
+
+    fn row(&self) -> Vec<String> {
+        let mut row = vec![self.figure.words.to_owned()];
+        row.extend(spread(self.numbers()));
+        row.push(self.figure.target.to_string());
+        let verdict = match (&self.values, self.is_met()) {
+            (Err(_), _) => "SKIPPED",
+            (Ok(_), true) => "",
+            (Ok(_), false) => "MISSED",
+        };
+        row.push(verdict.to_owned());
+        if let Some(other) = &self.other {
+            row.extend(spread(other.as_deref().unwrap_or_default()));
+            row.push(self.over_other().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}")));
+        }
+        row
+    }
+}
+
+/// Median, least and most of some values; empty cells without values.
+fn spread(values: &[f64]) -> [String; 3] {
+    if values.is_empty() {
+        return Default::default();
+    }
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    [statistics::median(&mut values.to_vec()), least, most].map(shown)
 }
 
 fn shown(value: f64) -> String {
@@ -232,7 +306,8 @@ fn kept_in(workspace: &Workspace, machine: &Machine) -> PathBuf {
 fn write(
     workspace: &Workspace,
     machine: &Machine,
-    runs: u32,
+    conditions: &str,
+    options: &Options,
     raw: &BTreeMap<String, Vec<Value>>,
     outcomes: &[Outcome],
 ) -> Result<()> {
@@ -243,16 +318,20 @@ fn write(
             let met = one.values.is_ok().then(|| one.is_met());
             json!({ "benchmark": one.benchmark, "field": one.figure.field, "median": one.median(),
                     "values": one.numbers(), "target": one.figure.target.to_string(), "met": met,
-                    "left_out": one.values.as_ref().err() })
+                    "left_out": one.values.as_ref().err(), "other": one.other.as_ref().map(|it| it.as_ref().ok()),
+                    "other_left_out": one.other.as_ref().map(|it| it.as_ref().err()), "over_other": one.over_other() })
         })
         .collect();
-    let results = json!({ "machine": machine.describe(), "runs": runs, "figures": figures, "raw": raw });
+    let runs = options.runs;
+    let results = json!({ "machine": machine.describe(), "conditions": conditions, "runs": runs, "figures": figures, "raw": raw });
     files::write(&folder.join("results.json"), format!("{}\n", serde_json::to_string_pretty(&results)?))?;
-    let mut page = format!("# Benchmarks of {}\n\n{}\n\n", machine.date, machine.sentence());
+    let mut page = format!("# Benchmarks of {}\n\n{conditions}\n\n", machine.date);
+    let against = options.against.map_or("", |_| " --against CHECKOUT");
     page.push_str(&format!(
-        "Made by `cargo xtask bench --runs {runs}`; raw results in [results.json](results.json).\n\n"
+        "Made by `cargo xtask bench --runs {runs}{against}`; raw results in [results.json](results.json).\n\n"
     ));
-    page.push_str(&format!("| {} |\n|---|---|---|---|---|---|\n", HEADS.join(" | ")));
+    let heads = heads(options.against.is_some());
+    page.push_str(&format!("| {} |\n|{}\n", heads.join(" | "), "---|".repeat(heads.len())));
     for outcome in outcomes {
         page.push_str(&format!("| {} |\n", outcome.row().join(" | ")));
     }
@@ -270,7 +349,7 @@ mod tests {
     static FIGURE: Figure = Figure { field: "x_over_y", words: "x / y", target: Target::AtMost(1.5) };
 
     fn outcome(values: &[f64]) -> Outcome {
-        Outcome { figure: &FIGURE, benchmark: "fault", values: Ok(values.to_vec()) }
+        Outcome { figure: &FIGURE, benchmark: "fault", values: Ok(values.to_vec()), other: None }
     }
 
     #[test]
@@ -280,6 +359,35 @@ mod tests {
         assert!(outcome(&[9.0, 1.0, 1.5]).is_met());
         assert!(!outcome(&[1.0, 1.6, 1.7]).is_met());
         assert_eq!(outcome(&[1.6]).row(), ["x / y", "1.600", "1.600", "1.600", "<= 1.5", "MISSED"]);
+    }
+
+    #[test]
+    fn two_builds_are_compared_run_by_run() {
+        let order = std::cell::RefCell::new(String::new());
+        let say = |who: char| {
+            order.borrow_mut().push(who);
+            Ok(json!(order.borrow().len()))
+        };
+        let (here, there) = in_turns(3, || say('h'), Some(|| say('t'))).unwrap();
+        assert_eq!(*order.borrow(), "htthht");
+        assert_eq!(
+            (here, there.unwrap().unwrap()),
+            (vec![json!(1), json!(4), json!(5)], vec![json!(2), json!(3), json!(6)])
+        );
+        let other = Some(Ok(vec![1.0, 4.0, 2.0]));
+        let two = Outcome { other, ..outcome(&[1.0, 2.0, 1.2]) };
+        assert_eq!(two.row()[5..], ["", "2", "1", "4", "0.60"]);
+        let none = Outcome { other: Some(Err("unknown".to_owned())), ..outcome(&[1.0]) };
+        assert_eq!(none.row()[6..], ["", "", "", "–"]);
+        assert_eq!(none.row().len(), heads(true).len());
+    }
+
+    #[test]
+    fn the_other_build_may_fail_alone() {
+        let this = || Ok(json!(1));
+        let (here, there) = in_turns(2, this, Some(|| bail!("it has no such benchmark"))).unwrap();
+        assert_eq!((here.len(), there.unwrap().is_err()), (2, true));
+        assert!(in_turns(2, || bail!("broken"), Some(this)).is_err());
     }
 
     #[test]
@@ -302,7 +410,7 @@ mod tests {
         let why = values_of(&FIGURE, &found("x_left_out")).unwrap().unwrap_err();
         assert_eq!(why, "there is no x here");
         assert!(values_of(&FIGURE, &found("y_left_out")).is_err());
-        let skipped = Outcome { figure: &FIGURE, benchmark: "fault", values: Err(why) };
+        let skipped = Outcome { figure: &FIGURE, benchmark: "fault", values: Err(why), other: None };
         assert!(skipped.is_met() && skipped.median().is_nan());
         assert_eq!(skipped.row(), ["x / y", "", "", "", "<= 1.5", "SKIPPED"]);
     }
