@@ -4,8 +4,9 @@
 
 use trellis_check::changes::ChangeFault;
 use trellis_check::explore::{Model, Options, Report, Verdict, explore};
+use trellis_check::heap::HeapFault;
 use trellis_check::members::MemberFault;
-use trellis_check::mutants::{change_instances, member_instances};
+use trellis_check::mutants::{change_instances, heap_instances, member_instances};
 use trellis_check::pages::{Instance, Locks, Requests};
 use trellis_check::synchronisation::{Program, SyncInstance};
 use trellis_cluster_protocol::NodeId;
@@ -248,6 +249,13 @@ fn instances_that_differ_are_described_differently() {
 #[test]
 fn nodes_join_and_leave() {
     for instance in member_instances(MemberFault::None) {
+        passes_model(&instance.describe(), &mut instance.model(), MUST_END);
+    }
+}
+
+#[test]
+fn blocks_are_allocated_and_freed() {
+    for instance in heap_instances(HeapFault::None) {
         passes_model(&instance.describe(), &mut instance.model(), MUST_END);
     }
 }

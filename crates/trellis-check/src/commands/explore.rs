@@ -9,6 +9,7 @@ use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
+use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::members::{MemberFault, MemberInstance};
 use crate::pages::{Instance, Locks, Requests};
 use crate::synchronisation::{Program, SyncInstance};
@@ -146,6 +147,23 @@ pub(super) struct ComeAndGo {
     bound: Bound,
 }
 
+/// Programs that allocate and free.
+#[derive(Args, Clone, Debug)]
+pub(super) struct AllocateAndFree {
+    /// Only these programs; by default all.
+    #[arg(long, value_name = "NAME", value_parser = heap_program)]
+    program: Vec<HeapProgram>,
+    #[command(flatten)]
+    bound: Bound,
+}
+
+fn heap_program(name: &str) -> Result<HeapProgram, String> {
+    HeapProgram::ALL.into_iter().find(|program| program.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = HeapProgram::ALL.iter().map(|program| program.name()).collect();
+        format!("accepted: {}", names.join(", "))
+    })
+}
+
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum HomeName {
     Manager,
@@ -224,6 +242,17 @@ pub(super) fn run_changes(chosen: &ChangeTogether, json: bool) -> bool {
 pub(super) fn run_members(chosen: &ComeAndGo, json: bool) -> bool {
     let instance = MemberInstance { founders: chosen.founders, joiners: chosen.joiners, fault: MemberFault::None };
     show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
+}
+
+pub(super) fn run_heap(chosen: &AllocateAndFree, json: bool) -> bool {
+    let programs = if chosen.program.is_empty() { &HeapProgram::ALL[..] } else { &chosen.program };
+    // Every program is explored, whatever is found in those before it.
+    let results = programs.iter().map(|&program| {
+        let instance = HeapInstance { program, fault: HeapFault::None };
+        let options = Options { must_end: true, ..chosen.bound.options() };
+        show(&instance.describe(), &mut instance.model(), options, json)
+    });
+    results.fold(true, |all, passed| all & passed)
 }
 
 /// The name of all protocols with release consistency together in `--protocol`.

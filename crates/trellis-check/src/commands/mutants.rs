@@ -20,12 +20,14 @@ use trellis_output::lines::say;
 const SYNCHRONISATION: &str = "synchronisation";
 /// The name of joining and leaving.
 const MEMBERSHIP: &str = "membership";
+/// The name of allocating and freeing.
+const HEAP: &str = "heap";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
     /// Only those of this protocol; `synchronisation` for those of locks, barriers and words and of changes of
-    /// protocols; `membership` for those of joining and leaving; `lease` for those of leases of remote memory; by default
-    /// all.
+    /// protocols; `membership` for those of joining and leaving; `heap` for those of allocating and freeing; `lease` for
+    /// those of leases of remote memory; by default all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name contains this text.
@@ -46,7 +48,7 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     let mut total = Total { tried: 0, missed: 0, json };
     let options = chosen.bound.options();
     let all = match chosen.protocol.as_deref() {
-        Some(SYNCHRONISATION | MEMBERSHIP | LEASE) => Vec::new(),
+        Some(SYNCHRONISATION | MEMBERSHIP | HEAP | LEASE) => Vec::new(),
         Some(name) => protocols(name)?,
         None => [mutants::protocols(), Protocol::all_release_consistent()].concat(),
     };
@@ -69,6 +71,7 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
         let group = match row.fits {
             Fits::Synchronisation => SYNCHRONISATION,
             Fits::Membership => MEMBERSHIP,
+            Fits::Heap => HEAP,
             _ => continue,
         };
         if with(group) {

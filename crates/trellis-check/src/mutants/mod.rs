@@ -22,6 +22,7 @@ pub use table::TABLE;
 
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Options, Report, Verdict, explore};
+use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::leases::faults as lease_faults;
 use crate::members::{MemberFault, MemberInstance};
 use crate::pages::{Instance, Locks, Requests};
@@ -56,6 +57,8 @@ pub enum Mutation {
     Change(ChangeFault),
     /// Joining and leaving.
     Member(MemberFault),
+    /// The shared heap.
+    Heap(HeapFault),
     /// Other decisions of a node.
     Node(NodeFault),
 }
@@ -94,6 +97,8 @@ pub enum Fits {
     Synchronisation,
     /// No coherence protocol: joining and leaving.
     Membership,
+    /// No coherence protocol: allocating and freeing.
+    Heap,
 }
 
 impl Fits {
@@ -117,7 +122,7 @@ impl Fits {
             Fits::Spin => has(|layer| matches!(layer, Layer::Lock(Waiting::Spin(_)))),
             Fits::Delay => has(|layer| matches!(layer, Layer::Delay(_))),
             Fits::Layered => !is_bare,
-            Fits::Synchronisation | Fits::Membership => false,
+            Fits::Synchronisation | Fits::Membership | Fits::Heap => false,
         }
     }
 
@@ -139,6 +144,7 @@ impl Fits {
             Fits::Layered => "`lock(…)`, `delay(…)`",
             Fits::Synchronisation => "synchronisation",
             Fits::Membership => "membership",
+            Fits::Heap => "heap",
         }
     }
 }
@@ -163,6 +169,7 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
         Mutation::Sync(fault, program) => try_sync(fault, program, options),
         Mutation::Change(fault) => try_change(fault, options),
         Mutation::Member(fault) => try_member(fault, options),
+        Mutation::Heap(fault) => try_heap(fault, options),
         Mutation::Node(fault) => try_node(protocol, fault, options),
     }
 }
@@ -232,6 +239,16 @@ pub fn try_member(fault: MemberFault, options: Options) -> Report {
     one_after_the_other(member_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
 }
 
+/// The instances on which mutants of the shared heap are tried.
+pub fn heap_instances(fault: HeapFault) -> Vec<HeapInstance> {
+    HeapProgram::ALL.into_iter().map(|program| HeapInstance { program, fault }).collect()
+}
+
+/// Explores a mutant of the shared heap.
+pub fn try_heap(fault: HeapFault, options: Options) -> Report {
+    one_after_the_other(heap_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
+}
+
 /// Explores a mutant of `protocol` on one instance after the other until one notices it; the report contains the sum
 /// of the states.
 pub fn try_pages(protocol: Protocol, fault: Fault, options: Options) -> Report {
@@ -291,7 +308,7 @@ pub fn markdown() -> String {
     for protocol in Protocol::all_release_consistent() {
         let _ = writeln!(text, "| `{protocol}` | {} |", release_mutants_of(protocol).len());
     }
-    for fits in [Fits::Synchronisation, Fits::Membership] {
+    for fits in [Fits::Synchronisation, Fits::Membership, Fits::Heap] {
         let count = TABLE.iter().filter(|row| row.fits == fits).count();
         let _ = writeln!(text, "| {} | {count} |", fits.words());
     }

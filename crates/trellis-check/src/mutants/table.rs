@@ -6,6 +6,7 @@
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
 use crate::changes::ChangeFault;
+use crate::heap::HeapFault;
 use crate::members::MemberFault;
 use crate::simulate::NodeFault;
 use crate::synchronisation::Program;
@@ -21,6 +22,10 @@ const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, progra
 
 const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Change(fault) }
+}
+
+const fn heap(name: &'static str, broken: &'static str, fault: HeapFault) -> Row {
+    Row { name, broken, fits: Fits::Heap, mutation: Mutation::Heap(fault) }
 }
 
 const fn member(name: &'static str, broken: &'static str, fault: MemberFault) -> Row {
@@ -305,6 +310,33 @@ pub const TABLE: &[Row] = &[
     member("founder-goes", "a founder that is done does not wait for the coordinator", MemberFault::FounderGoes),
     member("goes-at-once", "a node that leaves waits for no farewell", MemberFault::GoesAtOnce),
     member("ended-as-death", "the end before a node was let in counts as a death", MemberFault::EndedAsDeath),
+    heap("no-publication", "memory is freed without a publication", HeapFault::NoPublication),
+    heap("publishes-late", "the publication follows the free", HeapFault::PublishesLate),
+    heap(
+        "publishes-first",
+        "the publication comes before the spans that go back are chosen",
+        HeapFault::PublishesFirst,
+    ),
+    heap("no-refresh", "what was released is not applied to a new block", HeapFault::NoRefresh),
+    heap("foreign-untold", "a block that another node had does not say so", HeapFault::ForeignUntold),
+    heap("always-fresh", "a span that was used before counts as fresh", HeapFault::AlwaysFresh),
+    heap("grant-without-notices", "a span comes without the notices of the directory", HeapFault::GrantWithoutNotices),
+    heap("return-without-notices", "a span goes back without the notices of its node", HeapFault::ReturnWithoutNotices),
+    heap(
+        "free-without-notices",
+        "a free at another node comes without its sender's notices",
+        HeapFault::FreeWithoutNotices,
+    ),
+    heap("keeps-spans", "empty spans do not go back", HeapFault::KeepsSpans),
+    heap("return-answers-early", "a free is over before the directory has the span", HeapFault::ReturnAnswersEarly),
+    heap("full-at-once", "without room, empty spans do not go back", HeapFault::FullAtOnce),
+    heap("not-passed-on", "the directory answers for another node's block itself", HeapFault::NotPassedOn),
+    heap("late-span-kept", "a span that comes to a call that was given up is lost", HeapFault::LateSpanKept),
+    heap(
+        "surplus-forgotten",
+        "a call that is given up forgets the spans that were to go back",
+        HeapFault::SurplusForgotten,
+    ),
     node(Any, "asks-for-frozen", "pages are requested while their protocol is changed", NodeFault::AsksForFrozen),
     node(Lock, "locks-frozen", "pages are locked while their protocol is changed", NodeFault::LocksFrozen),
     node(Any, "stays-frozen", "pages stay frozen after a change", NodeFault::StaysFrozen),

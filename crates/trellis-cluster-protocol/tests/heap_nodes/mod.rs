@@ -13,7 +13,7 @@ use trellis_cluster_protocol::heap::{
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// The allocated blocks, as the programs know them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Default)]
 pub(crate) struct Model {
     /// By offset: the length of the block, and its node.
     pub(crate) live: BTreeMap<u64, (u64, u16)>,
@@ -54,7 +54,7 @@ impl Model {
 /// A message under way: sender, receiver, content.
 pub(crate) type Underway = (u16, u16, Message);
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 pub(crate) struct Nodes {
     pub(crate) heaps: Vec<Heap>,
     pub(crate) network: Vec<Underway>,

@@ -1,0 +1,613 @@
+//! The shared heap of a small cluster: the explorer's model for allocating and freeing.
+//!
+//! Programs allocate blocks, store to them and free them, at the same node or at another one; a call takes the steps that
+//! a runtime carries out ([`heap::Call`](trellis_cluster_protocol::heap::Call)). Messages arrive in any order, and a step
+//! takes as long as it likes. Memory is release consistent: a store is known at another node after its node has published
+//! and the other one has applied what it heard. The model checks:
+//!
+//! 1. *Blocks are apart.* No block overlaps another, and no page has blocks of two nodes.
+//! 2. *Nothing overwrites a new block.* When a program gets a block, no other node has stores to it that it will publish.
+//! 3. *A new block shows no old stores.* When a program gets a block, its node has applied all that was published there; a
+//!    fresh block was never written.
+//! 4. *Freed means free.* When a free has returned, the next allocation that needs the memory gets it; of two frees of a
+//!    block exactly one succeeds.
+//! 5. *Every call ends*, and when all have, every page without a block goes back, whatever was given up before.
+//!
+//! It must never inspect the state machines: it uses steps, inputs, effects, and the directory's number of free pages.
+
+mod faults;
+mod memory;
+
+pub use faults::HeapFault;
+
+use crate::explore::{Model, Successors};
+use crate::intern::{Numbered, guarded};
+use memory::{Memory, Place, UNIT_BYTES, Units};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::heap::{
+    Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Step, Told, Waiter,
+};
+
+/// The node that keeps the directory.
+const DIRECTORY: u16 = 0;
+const PAGE_BYTES: u64 = 4096;
+/// The region has some pages before the heap.
+const FIRST_PAGE: u32 = 3;
+const PAGES: u32 = 5;
+/// A block that shares its page.
+const SMALL_BYTES: u64 = UNIT_BYTES;
+
+/// The calls of the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapProgram {
+    /// Blocks are freed where they were not allocated, and their memory is allocated again.
+    Elsewhere,
+    /// An allocation needs the memory of a block that another node had and a third one frees.
+    Room,
+    /// An allocation needs all pages, and a page without blocks is kept for small ones.
+    Full,
+    /// Two nodes free the same small block of a third one.
+    TwiceSmall,
+    /// The same with a block that has its own page.
+    Twice,
+    /// Two threads of a node free blocks, and another node allocates.
+    Threads,
+    /// Allocations are given up at any point.
+    Late,
+}
+
+impl HeapProgram {
+    /// All programs.
+    pub const ALL: [HeapProgram; 7] = [
+        HeapProgram::Elsewhere,
+        HeapProgram::Room,
+        HeapProgram::Full,
+        HeapProgram::TwiceSmall,
+        HeapProgram::Twice,
+        HeapProgram::Threads,
+        HeapProgram::Late,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            HeapProgram::Elsewhere => "elsewhere",
+            HeapProgram::Room => "room",
+            HeapProgram::Full => "full",
+            HeapProgram::TwiceSmall => "twice-small",
+            HeapProgram::Twice => "twice",
+            HeapProgram::Threads => "threads",
+            HeapProgram::Late => "late",
+        }
+    }
+
+    /// The node and the calls of each thread.
+    fn threads(self) -> &'static [(u16, &'static [Act])] {
+        use Act::{Allocate, Free, FreeToo, Try};
+        match self {
+            HeapProgram::Elsewhere => &[
+                (0, &[Free(0), Allocate(2, 1), Free(2)]),
+                (1, &[Allocate(0, 2), Allocate(1, 0), Free(3), Allocate(4, 0), Free(4)]),
+                (2, &[Free(1), Allocate(3, 1)]),
+            ],
+            HeapProgram::Room => {
+                &[(1, &[Allocate(0, 4), Allocate(1, 1)]), (2, &[Free(0), Allocate(2, 4), Free(2), Free(1)])]
+            }
+            HeapProgram::Full => {
+                &[(1, &[Allocate(0, 0), Free(0), Allocate(1, PAGES as u64), Free(1), Allocate(2, 1), Free(2)])]
+            }
+            HeapProgram::TwiceSmall => &[(0, &[FreeToo(0)]), (1, &[Allocate(0, 0)]), (2, &[Free(0)])],
+            HeapProgram::Twice => &[(0, &[FreeToo(0)]), (1, &[Allocate(0, 1)]), (2, &[Free(0)])],
+            HeapProgram::Threads => {
+                &[(1, &[Allocate(0, 2), Free(0)]), (1, &[Allocate(1, 1), Free(1)]), (2, &[Allocate(2, 2), Free(2)])]
+            }
+            HeapProgram::Late => {
+                &[(1, &[Try(0, 3), Free(0)]), (2, &[Allocate(1, 0), Free(1), Try(2, 5), Free(2), Try(3, 1), Free(3)])]
+            }
+        }
+    }
+
+    /// How many frees succeed, and how many are refused; `None` if that depends on the order.
+    fn frees(self) -> Option<(u8, u8)> {
+        match self {
+            HeapProgram::Elsewhere => Some((5, 0)),
+            HeapProgram::Room | HeapProgram::Full | HeapProgram::Threads => Some((3, 0)),
+            HeapProgram::TwiceSmall | HeapProgram::Twice => Some((1, 1)),
+            HeapProgram::Late => None,
+        }
+    }
+}
+
+/// A call of a program; blocks have numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// Allocates this block: so many pages of its own, or a small block if 0.
+    Allocate(usize, u64),
+    /// The same, but the call may be given up, and there may be no room.
+    Try(usize, u64),
+    /// Frees the block once it is there; does nothing if it never will be.
+    Free(usize),
+    /// Frees the block once it is there, although another program frees it too.
+    FreeToo(usize),
+}
+
+/// What the programs call, and what is broken.
+#[derive(Clone, Copy, Debug)]
+pub struct HeapInstance {
+    /// The calls of the programs.
+    pub program: HeapProgram,
+    /// The rule that this instance breaks on purpose.
+    pub fault: HeapFault,
+}
+
+impl HeapInstance {
+    /// The model of this instance.
+    pub fn model(&self) -> HeapModel {
+        HeapModel {
+            instance: *self,
+            heaps: Numbered::new(),
+            threads: Numbered::new(),
+            memories: Numbered::new(),
+            letters: Numbered::new(),
+        }
+    }
+
+    /// A description of this instance.
+    pub fn describe(&self) -> String {
+        format!("heap program={}", self.program.name())
+    }
+
+    fn nodes(&self) -> u16 {
+        self.program.threads().iter().map(|&(node, _)| node + 1).max().unwrap_or(1)
+    }
+}
+
+/// A message under way, and the publications of which its receiver hears.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Letter {
+    from: u16,
+    to: u16,
+    message: Message,
+    carries: Units,
+}
+
+/// How far a thread is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Thread {
+    /// Its next call, or the one that runs.
+    next: usize,
+    call: Option<Call>,
+    at: At,
+    /// With a fault: it has published before it knew the spans that go back.
+    has_published: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum At {
+    /// Between two calls.
+    Program,
+    /// This is to be carried out.
+    Step(Step),
+    /// The heap has not answered.
+    Waits,
+    /// The heap has answered, and the call has not gone on.
+    Answered(Answer),
+}
+
+impl Thread {
+    /// Between two calls.
+    fn before(next: usize) -> Thread {
+        Thread { next, call: None, at: At::Program, has_published: false }
+    }
+}
+
+/// The model; see the module's documentation.
+pub struct HeapModel {
+    instance: HeapInstance,
+    heaps: Numbered<Heap>,
+    threads: Numbered<Thread>,
+    memories: Numbered<Memory>,
+    letters: Numbered<Letter>,
+}
+
+#[derive(Clone)]
+struct World {
+    instance: HeapInstance,
+    heaps: Vec<Heap>,
+    threads: Vec<Thread>,
+    memory: Memory,
+    network: Vec<Letter>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    /// The thread does what is next.
+    Run(usize),
+    /// The thread's call is given up.
+    GiveUp(usize),
+    Deliver(usize),
+}
+
+impl World {
+    fn first(instance: HeapInstance) -> World {
+        let heap = |me| {
+            Heap::new(Geometry {
+                me: NodeId(me),
+                directory: NodeId(DIRECTORY),
+                first_page: FIRST_PAGE,
+                end_page: FIRST_PAGE + PAGES,
+                page_bytes: PAGE_BYTES as u32,
+                base_pages: 0x1_0000,
+            })
+        };
+        let threads = instance.program.threads();
+        World {
+            instance,
+            heaps: (0..instance.nodes()).map(heap).collect(),
+            threads: vec![Thread::before(0); threads.len()],
+            memory: Memory::new(usize::from(instance.nodes()), blocks(threads)),
+            network: Vec::new(),
+        }
+    }
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (thread, state) in self.threads.iter().enumerate() {
+            match state.at {
+                At::Program if !self.can_begin(thread) => continue,
+                At::Program | At::Step(_) | At::Answered(_) => actions.push(Action::Run(thread)),
+                At::Waits => {}
+            }
+            let may_fail = matches!(state.at, At::Waits | At::Step(Step::Publish | Step::Refresh | Step::Place(_)));
+            if may_fail && matches!(self.act(thread), Some(Act::Try(..))) {
+                actions.push(Action::GiveUp(thread));
+            }
+        }
+        actions.extend((0..self.network.len()).map(Action::Deliver));
+        actions
+    }
+
+    /// The call that the thread runs, or its next one.
+    fn act(&self, thread: usize) -> Option<Act> {
+        self.instance.program.threads()[thread].1.get(self.threads[thread].next).copied()
+    }
+
+    fn node_of(&self, thread: usize) -> u16 {
+        self.instance.program.threads()[thread].0
+    }
+
+    /// Names the call; no two calls of a node have the same name.
+    fn waiter(&self, thread: usize) -> Waiter {
+        (thread * 16 + self.threads[thread].next) as Waiter
+    }
+
+    fn can_begin(&self, thread: usize) -> bool {
+        match self.act(thread) {
+            Some(Act::Free(block) | Act::FreeToo(block)) => self.memory.places[block] != Place::Unknown,
+            Some(Act::Allocate(..) | Act::Try(..)) => true,
+            None => false,
+        }
+    }
+
+    fn take(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Run(thread) => match self.threads[thread].at {
+                At::Program => self.begin(thread),
+                At::Step(step) => self.carry_out(thread, step),
+                At::Answered(answer) => self.go_on(thread, Told::Answer(answer)),
+                At::Waits => unreachable!("a thread that waits does not run"),
+            },
+            Action::GiveUp(thread) => self.give_up(thread),
+            Action::Deliver(index) => {
+                let Letter { from, to, message, carries } = self.network.swap_remove(index);
+                self.memory.hears(to, carries);
+                if self.instance.fault == HeapFault::LateSpanKept && self.is_too_late(to, message) {
+                    return Ok(());
+                }
+                self.step(to, Input::Message(NodeId(from), message))
+            }
+        }
+    }
+
+    fn begin(&mut self, thread: usize) -> Result<(), String> {
+        let (node, waiter) = (self.node_of(thread), self.waiter(thread));
+        let call = match self.act(thread).expect("there is a call") {
+            Act::Allocate(_, pages) | Act::Try(_, pages) => {
+                let bytes = if pages == 0 { SMALL_BYTES } else { pages * PAGE_BYTES };
+                Call::allocate(Request { bytes, align: 8, home: NodeId(node), own_pages: pages > 0 }, waiter)
+            }
+            Act::Free(block) => {
+                let Place::At(offset) = self.memory.places[block] else {
+                    self.threads[thread].next += 1;
+                    return Ok(());
+                };
+                self.memory.frees(node, block, &mut self.network)?;
+                Call::free(offset, waiter)
+            }
+            Act::FreeToo(block) => {
+                let Place::At(offset) = self.memory.places[block] else { unreachable!("it is allocated") };
+                Call::free(offset, waiter)
+            }
+        };
+        let state = &mut self.threads[thread];
+        let heap = &mut self.heaps[usize::from(node)];
+        state.at = At::Step(guarded(|| state.call.insert(call).begin(heap))?);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, thread: usize, step: Step) -> Result<(), String> {
+        let (node, fault) = (self.node_of(thread), self.instance.fault);
+        match step {
+            Step::Publish => {
+                if fault.publishes_in_time() && !self.threads[thread].has_published {
+                    self.memory.publishes(node, &mut self.network);
+                }
+                self.go_on(thread, Told::Done)
+            }
+            Step::Refresh => {
+                if fault != HeapFault::NoRefresh {
+                    self.memory.applies(node);
+                }
+                self.go_on(thread, Told::Done)
+            }
+            Step::Place(_) => self.go_on(thread, Told::Done),
+            Step::Ask(Input::GiveBack(..)) if fault == HeapFault::KeepsSpans => {
+                self.go_on(thread, Told::Answer(Answer::Freed))
+            }
+            Step::Ask(input) => {
+                self.threads[thread].at = At::Waits;
+                self.step(node, input)
+            }
+            Step::End(answer) => self.end(thread, answer),
+        }
+    }
+
+    fn go_on(&mut self, thread: usize, told: Told) -> Result<(), String> {
+        let (node, fault) = (self.node_of(thread), self.instance.fault);
+        let is_freed = matches!(told, Told::Answer(Answer::Freed));
+        if fault == HeapFault::PublishesLate && is_freed {
+            self.memory.publishes(node, &mut self.network);
+        }
+        if fault == HeapFault::PublishesFirst && is_freed && !self.threads[thread].has_published {
+            self.memory.publishes(node, &mut self.network);
+            self.threads[thread].has_published = true;
+            return Ok(());
+        }
+        let state = &mut self.threads[thread];
+        let heap = &mut self.heaps[usize::from(node)];
+        let step = match (fault, told) {
+            (HeapFault::FullAtOnce, Told::Answer(answer @ Answer::NoRoom { .. })) => Step::End(answer),
+            _ => guarded(|| state.call.as_mut().expect("a call runs").go_on(heap, told))?,
+        };
+        state.at = At::Step(step);
+        Ok(())
+    }
+
+    fn give_up(&mut self, thread: usize) -> Result<(), String> {
+        let (node, waiter) = (self.node_of(thread), self.waiter(thread));
+        let Some(Act::Try(block, _)) = self.act(thread) else { unreachable!("only such a call is given up") };
+        let call = self.threads[thread].call.take().expect("a call runs");
+        self.memory.places[block] = Place::Never;
+        self.threads[thread] = Thread::before(self.threads[thread].next + 1);
+        if self.instance.fault == HeapFault::SurplusForgotten {
+            return self.step(node, Input::Abandon(waiter));
+        }
+        let mut effects = Vec::new();
+        let heap = &mut self.heaps[usize::from(node)];
+        guarded(|| call.give_up(heap, &mut effects))?;
+        effects.into_iter().try_for_each(|effect| self.order(node, effect))
+    }
+
+    fn end(&mut self, thread: usize, answer: Answer) -> Result<(), String> {
+        let node = self.node_of(thread);
+        let act = self.act(thread).expect("a call runs");
+        self.threads[thread] = Thread::before(self.threads[thread].next + 1);
+        match (act, answer) {
+            (Act::Allocate(number, pages) | Act::Try(number, pages), Answer::Block(block)) => {
+                check(pages, &block)?;
+                self.memory.gets(node, number, &block)
+            }
+            (Act::Try(number, _), Answer::NoRoom { .. }) => {
+                self.memory.places[number] = Place::Never;
+                Ok(())
+            }
+            (Act::Free(_) | Act::FreeToo(_), Answer::Freed) => {
+                self.memory.freed += 1;
+                Ok(())
+            }
+            (Act::Free(_) | Act::FreeToo(_), Answer::NoBlock) => {
+                self.memory.refused += 1;
+                Ok(())
+            }
+            (act, answer) => Err(format!("{act:?} at node {node} ends with {answer:?}")),
+        }
+    }
+
+    fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
+        let mut effects = Vec::new();
+        let heap = &mut self.heaps[usize::from(node)];
+        guarded(|| heap.step(input, &mut effects)).map_err(|what| format!("node {node} stopped: {what}"))?;
+        effects.into_iter().try_for_each(|effect| self.order(node, effect))
+    }
+
+    fn order(&mut self, node: u16, effect: Effect) -> Result<(), String> {
+        let fault = self.instance.fault;
+        match fault.order(node, effect) {
+            Effect::Send(to, _) if to.0 == node => Err(format!("node {node} writes to itself")),
+            Effect::Send(to, message) => {
+                let carries = if fault.releases(&message) { self.memory.known_at(node) } else { Units::default() };
+                self.network.push(Letter { from: node, to: to.0, message, carries });
+                if let (HeapFault::ReturnAnswersEarly, Message::Return { requester, waiter, .. }) = (fault, message)
+                    && requester.0 != node
+                {
+                    let reply = Message::Reply { waiter, outcome: Outcome::Freed, owner: requester };
+                    self.network.push(Letter { from: node, to: requester.0, message: reply, carries });
+                }
+                Ok(())
+            }
+            Effect::Done(waiter, answer) => self.answer(node, waiter, fault.answer(answer)),
+            Effect::Violation(from, what) => Err(format!("{from} sent node {node} {what}")),
+        }
+    }
+
+    fn answer(&mut self, node: u16, waiter: Waiter, answer: Answer) -> Result<(), String> {
+        let thread = (waiter / 16) as usize;
+        if self.waiter(thread) != waiter || self.threads[thread].at != At::Waits {
+            return Err(format!("node {node} answers call {waiter}, which does not wait"));
+        }
+        self.threads[thread].at = At::Answered(answer);
+        Ok(())
+    }
+
+    /// Whether a span comes to a call that was given up.
+    fn is_too_late(&self, node: u16, message: Message) -> bool {
+        let Message::Grant { waiter, .. } = message else { return false };
+        let thread = (waiter / 16) as usize;
+        self.node_of(thread) == node && self.waiter(thread) != waiter
+    }
+
+    /// Nothing more can happen.
+    fn check_last(&mut self) -> Result<(), String> {
+        if let Some(thread) = (0..self.threads.len()).find(|&thread| self.act(thread).is_some()) {
+            return Err(format!("thread {thread}, of node {}, waits for ever", self.node_of(thread)));
+        }
+        let frees = (self.memory.freed, self.memory.refused);
+        if let Some(expected) = self.instance.program.frees().filter(|&expected| expected != frees) {
+            return Err(format!("{} frees succeeded and {} were refused instead of {expected:?}", frees.0, frees.1));
+        }
+        for node in 0..self.instance.nodes() {
+            self.return_empty_spans(node)?;
+        }
+        let free = self.heaps[usize::from(DIRECTORY)].pages_free().expect("the directory knows");
+        let held: u64 = self.heaps.iter().map(|heap| heap.statistics().span_bytes / PAGE_BYTES).sum();
+        let blocks: u64 = self.heaps.iter().map(|heap| heap.statistics().blocks).sum();
+        match (free + held == u64::from(PAGES), blocks > 0 || held == 0) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("{free} pages are free and nodes have {held}: of {PAGES} some are lost")),
+            (true, false) => Err(format!("there is no block, and nodes have {held} pages")),
+        }
+    }
+
+    /// Makes a call for which there is no room, so that every empty span of the node goes back.
+    fn return_empty_spans(&mut self, node: u16) -> Result<(), String> {
+        let request =
+            Request { bytes: u64::from(PAGES + 1) * PAGE_BYTES, align: 8, home: NodeId(node), own_pages: true };
+        const WAITER: Waiter = Waiter::MAX;
+        let mut call = Call::allocate(request, WAITER);
+        let mut step = call.begin(&mut self.heaps[usize::from(node)]);
+        loop {
+            let told = match step {
+                Step::End(_) => return Ok(()),
+                Step::Ask(input) => Told::Answer(self.ask(node, WAITER, input)?),
+                Step::Publish | Step::Refresh | Step::Place(_) => Told::Done,
+            };
+            step = call.go_on(&mut self.heaps[usize::from(node)], told);
+        }
+    }
+
+    /// Gives an input to a heap, delivers all messages, and returns the answer.
+    fn ask(&mut self, node: u16, waiter: Waiter, input: Input) -> Result<Answer, String> {
+        let mut inputs = vec![(node, input)];
+        let mut found = None;
+        while let Some((to, input)) = inputs.pop() {
+            let mut effects = Vec::new();
+            self.heaps[usize::from(to)].step(input, &mut effects);
+            for effect in effects {
+                match effect {
+                    Effect::Send(next, message) => inputs.push((next.0, Input::Message(NodeId(to), message))),
+                    Effect::Done(done, answer) if (to, done) == (node, waiter) => found = Some(answer),
+                    other => return Err(format!("node {to} reports {other:?}")),
+                }
+            }
+        }
+        found.ok_or_else(|| format!("node {node} gets no answer"))
+    }
+}
+
+/// The number of blocks that the threads name.
+fn blocks(threads: &[(u16, &[Act])]) -> usize {
+    let numbers = threads.iter().flat_map(|(_, acts)| acts.iter()).map(|act| match *act {
+        Act::Allocate(block, _) | Act::Try(block, _) | Act::Free(block) | Act::FreeToo(block) => block + 1,
+    });
+    numbers.max().unwrap_or(0)
+}
+
+/// Whether the block is what was requested.
+fn check(pages: u64, block: &Block) -> Result<(), String> {
+    let has_own_pages = block.offset.is_multiple_of(PAGE_BYTES) && block.bytes == pages * PAGE_BYTES;
+    let is_small = block.offset.is_multiple_of(16) && block.bytes == SMALL_BYTES;
+    if !(if pages > 0 { has_own_pages } else { is_small }) || block.offset < u64::from(FIRST_PAGE) * PAGE_BYTES {
+        return Err(format!("a request for {pages} pages (0: a small block) gets {block:?}"));
+    }
+    Ok(())
+}
+
+impl HeapModel {
+    fn read(&self, state: &[u8]) -> World {
+        let mut numbers = state.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
+        let memory = self.memories.value(numbers.next().expect("a state as it was written")).clone();
+        let nodes = usize::from(self.instance.nodes());
+        let heaps = numbers.by_ref().take(nodes).map(|number| self.heaps.value(number).clone()).collect();
+        let threads = self.instance.program.threads().len();
+        let threads = numbers.by_ref().take(threads).map(|number| self.threads.value(number).clone()).collect();
+        let network = numbers.map(|number| self.letters.value(number).clone()).collect();
+        World { instance: self.instance, heaps, threads, memory, network }
+    }
+
+    fn write(&mut self, world: World) -> Vec<u8> {
+        let World { heaps, threads, memory, network, .. } = world;
+        let mut numbers = vec![self.memories.number(memory)];
+        numbers.extend(heaps.into_iter().map(|heap| self.heaps.number(heap)));
+        numbers.extend(threads.into_iter().map(|thread| self.threads.number(thread)));
+        let mut letters: Vec<u32> = network.into_iter().map(|letter| self.letters.number(letter)).collect();
+        // The order of sending means nothing.
+        letters.sort_unstable();
+        numbers.extend(letters);
+        numbers.into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+}
+
+impl Model for HeapModel {
+    fn initial(&mut self) -> Vec<u8> {
+        self.write(World::first(self.instance))
+    }
+
+    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
+        let mut before = self.read(state);
+        let actions = before.enabled();
+        for &action in &actions {
+            let mut after = before.clone();
+            match after.take(action) {
+                Ok(()) => {
+                    let bytes = self.write(after);
+                    next.push(|out| out.extend(bytes));
+                }
+                Err(what) => next.push_broken(what),
+            }
+        }
+        if actions.is_empty() { guarded(|| before.check_last())? } else { Ok(()) }
+    }
+
+    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
+        let mut world = self.read(state);
+        let action = world.enabled()[action];
+        let mut lines = vec![match action {
+            Action::Run(thread) => {
+                let node = world.node_of(thread);
+                match world.threads[thread].at {
+                    At::Program => format!("thread {thread} of node {node} begins {:?}", world.act(thread)),
+                    at => format!("thread {thread} of node {node}: {at:?}"),
+                }
+            }
+            Action::GiveUp(thread) => format!("thread {thread} gives its call up"),
+            Action::Deliver(index) => {
+                let Letter { from, to, message, .. } = &world.network[index];
+                format!("arrives: {from}->{to} {message:?}")
+            }
+        }];
+        if let Err(what) = world.take(action) {
+            lines.push(format!("    ! {what}"));
+        }
+        lines
+    }
+}
