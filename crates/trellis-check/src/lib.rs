@@ -2,8 +2,8 @@
 //!
 //! The [`explore`] module visits every state that a small cluster can reach, in whatever order messages arrive and
 //! threads run. [`pages`] and [`synchronisation`] define such a cluster and what must hold in it; [`changes`] defines
-//! how all nodes change a protocol, [`members`] how nodes join and leave, and [`heap`] how their programs allocate and
-//! free. [`mutants`] breaks the protocol in known ways and expects the explorer to notice each of them. All checkers
+//! how all nodes change a protocol, [`members`] how nodes join and leave, [`heap`] how their programs allocate and
+//! free, and [`waits`] how they wait for a condition under a lock. [`mutants`] breaks the protocol in known ways and expects the explorer to notice each of them. All checkers
 //! carry out the orders of a shard in the same way ([`model`]).
 //!
 //! Promises: the crate runs the real `step` of the protocol. The same instance gives the same states and the same
@@ -97,3 +97,4 @@ pub mod release;
 pub mod scale;
 pub mod simulate;
 pub mod synchronisation;
+pub mod waits;

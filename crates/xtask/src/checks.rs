@@ -24,6 +24,7 @@ const COMMANDS: &[&str] = &[
     "changes --nodes 3 --calls 1 --late 2 --objections 1",
     "members --founders 2 --joiners 2",
     "heap",
+    "waits",
     "swarm --protocol all --seeds 1000",
     "litmus --simulated --runs 1000000",
     "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",

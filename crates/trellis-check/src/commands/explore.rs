@@ -13,6 +13,7 @@ use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::members::{MemberFault, MemberInstance};
 use crate::pages::{Instance, Locks, Requests};
 use crate::synchronisation::{Program, SyncInstance};
+use crate::waits::{WaitFault, WaitInstance, WaitProgram};
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
 use trellis_cluster_protocol::NodeId;
@@ -151,15 +152,26 @@ pub(super) struct ComeAndGo {
 #[derive(Args, Clone, Debug)]
 pub(super) struct AllocateAndFree {
     /// Only these programs; by default all.
-    #[arg(long, value_name = "NAME", value_parser = heap_program)]
+    #[arg(long, value_name = "NAME", value_parser = |name: &str| named(name, &HeapProgram::ALL, HeapProgram::name))]
     program: Vec<HeapProgram>,
     #[command(flatten)]
     bound: Bound,
 }
 
-fn heap_program(name: &str) -> Result<HeapProgram, String> {
-    HeapProgram::ALL.into_iter().find(|program| program.name() == name).ok_or_else(|| {
-        let names: Vec<&str> = HeapProgram::ALL.iter().map(|program| program.name()).collect();
+/// Programs that wait for a condition.
+#[derive(Args, Clone, Debug)]
+pub(super) struct WaitForCondition {
+    /// Only these programs; by default all.
+    #[arg(long, value_name = "NAME", value_parser = |name: &str| named(name, &WaitProgram::ALL, WaitProgram::name))]
+    program: Vec<WaitProgram>,
+    #[command(flatten)]
+    bound: Bound,
+}
+
+/// The one of `all` with this name.
+fn named<P: Copy>(name: &str, all: &[P], name_of: fn(P) -> &'static str) -> Result<P, String> {
+    all.iter().copied().find(|&program| name_of(program) == name).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|&program| name_of(program)).collect();
         format!("accepted: {}", names.join(", "))
     })
 }
@@ -245,14 +257,27 @@ pub(super) fn run_members(chosen: &ComeAndGo, json: bool) -> bool {
 }
 
 pub(super) fn run_heap(chosen: &AllocateAndFree, json: bool) -> bool {
-    let programs = if chosen.program.is_empty() { &HeapProgram::ALL[..] } else { &chosen.program };
-    // Every program is explored, whatever is found in those before it.
-    let results = programs.iter().map(|&program| {
+    each(&chosen.program, &HeapProgram::ALL, |program| {
         let instance = HeapInstance { program, fault: HeapFault::None };
-        let options = Options { must_end: true, ..chosen.bound.options() };
-        show(&instance.describe(), &mut instance.model(), options, json)
-    });
-    results.fold(true, |all, passed| all & passed)
+        show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json)
+    })
+}
+
+pub(super) fn run_waits(chosen: &WaitForCondition, json: bool) -> bool {
+    each(&chosen.program, &WaitProgram::ALL, |program| {
+        let instance = WaitInstance { program, fault: WaitFault::None };
+        show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json)
+    })
+}
+
+/// Explores the chosen programs, or all; each, whatever is found in those before it. Returns whether all passed.
+fn each<P: Copy>(chosen: &[P], all: &[P], explore: impl FnMut(P) -> bool) -> bool {
+    let programs = if chosen.is_empty() { all } else { chosen };
+    programs.iter().copied().map(explore).fold(true, |all, passed| all & passed)
+}
+
+fn must_end(bound: Bound) -> Options {
+    Options { must_end: true, ..bound.options() }
 }
 
 /// The name of all protocols with release consistency together in `--protocol`.

@@ -10,6 +10,7 @@ use crate::heap::HeapFault;
 use crate::members::MemberFault;
 use crate::simulate::NodeFault;
 use crate::synchronisation::Program;
+use crate::waits::WaitFault;
 use Fits::{Any, AnyDynamic, Copies, Delay, Dynamic, Forward, Ivy, Layered, Lock, Managed, Redirect, Runs, Spin};
 
 const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault) -> Row {
@@ -22,6 +23,10 @@ const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, progra
 
 const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Change(fault) }
+}
+
+const fn wait(name: &'static str, broken: &'static str, fault: WaitFault) -> Row {
+    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Wait(fault) }
 }
 
 const fn heap(name: &'static str, broken: &'static str, fault: HeapFault) -> Row {
@@ -310,6 +315,15 @@ pub const TABLE: &[Row] = &[
     member("founder-goes", "a founder that is done does not wait for the coordinator", MemberFault::FounderGoes),
     member("goes-at-once", "a node that leaves waits for no farewell", MemberFault::GoesAtOnce),
     member("ended-as-death", "the end before a node was let in counts as a death", MemberFault::EndedAsDeath),
+    wait("lets-go-first", "the lock is released before a wait for a condition is enrolled", WaitFault::LetsGoFirst),
+    wait(
+        "enrolled-at-once",
+        "the lock is released while the enrolment of a wait is on its way",
+        WaitFault::EnrolledAtOnce,
+    ),
+    wait("withdraws-nothing", "a wait for a condition that does not begin stays enrolled", WaitFault::WithdrawsNothing),
+    wait("gives-up-silently", "a wait for a condition that is given up stays enrolled", WaitFault::GivesUpSilently),
+    wait("takes-nothing", "a wait for a condition does not take its lock again", WaitFault::TakesNothing),
     heap("no-publication", "memory is freed without a publication", HeapFault::NoPublication),
     heap("publishes-late", "the publication follows the free", HeapFault::PublishesLate),
     heap(

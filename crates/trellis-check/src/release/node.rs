@@ -109,7 +109,8 @@ impl Node {
             Doing::Ready => {
                 let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
                 let publishes = |thread: &Thread| matches!(thread.doing, Doing::Publishing | Doing::Published);
-                !releases(operation) || !self.threads.iter().any(publishes)
+                !self.call_of(thread, operation).is_some_and(|call| call.releases())
+                    || !self.threads.iter().any(publishes)
             }
             Doing::Faulted | Doing::Published | Doing::Granted(_) => true,
             Doing::Waiting(_) | Doing::Publishing | Doing::Calling | Doing::Over => false,
@@ -145,13 +146,6 @@ impl Node {
                 self.access(setup, thread, operation, out);
             }
             (Doing::Faulted, operation) => self.submit(setup, thread, operation, out),
-            (Doing::Ready, Operation::Lock(lock)) => {
-                self.call(setup, thread, sync::Input::Acquire(lock.into(), number.into()), out);
-            }
-            (Doing::Ready, Operation::Get { flag, .. }) => {
-                let load = sync::Input::Operate(flag.into(), sync::Operation::Load, number.into());
-                self.call(setup, thread, load, out);
-            }
             (Doing::Ready, Operation::Announce { page, write, announced }) => {
                 self.threads[thread].next += 1;
                 self.end_if_over(setup, thread);
@@ -160,7 +154,10 @@ impl Node {
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
                 self.step(setup, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
             }
-            (Doing::Ready, _) => self.publish(setup, thread, out),
+            (Doing::Ready, operation) => match self.call_of(thread, operation) {
+                Some(call) if !call.releases() => self.call(setup, thread, call, out),
+                _ => self.publish(setup, thread, out),
+            },
             (Doing::Published, _) => self.release(setup, thread, operation, out),
             (Doing::Granted(value), _) => self.granted(setup, thread, operation, value, out),
             _ => out.problem(format!("thread {number} cannot go on: {doing:?}")),
@@ -232,6 +229,22 @@ impl Node {
             PageRange::one(page)
         };
         self.step(setup, Input::Fault { page, write, wanted }, &Body::Nothing, out);
+    }
+
+    /// The call that an operation is, if it is one.
+    fn call_of(&self, thread: usize, operation: Operation) -> Option<sync::Input> {
+        let waiter = self.threads[thread].number.into();
+        Some(match operation {
+            Operation::Lock(lock) => sync::Input::Acquire(lock.into(), waiter),
+            Operation::Unlock(lock) => sync::Input::Release(lock.into()),
+            Operation::Barrier => sync::Input::Arrive(BARRIER, Contribution::Nothing, waiter),
+            Operation::Get { flag, .. } => sync::Input::Operate(flag.into(), sync::Operation::Load, waiter),
+            Operation::Set { flag, source } => {
+                let value = u64::from(self.value(thread, source));
+                sync::Input::Operate(flag.into(), sync::Operation::Exchange(value), waiter)
+            }
+            Operation::Load { .. } | Operation::Store { .. } | Operation::Announce { .. } => return None,
+        })
     }
 
     fn call(&mut self, setup: &Setup, thread: usize, input: sync::Input, out: &mut Out) {
@@ -325,30 +338,29 @@ impl Node {
     fn release(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
         faults::end_publication(setup.fault, &mut self.consistency);
         let number = self.threads[thread].number;
+        let Some(call) = self.call_of(thread, operation) else {
+            return out.problem(format!("{operation:?} is no release"));
+        };
         match operation {
             Operation::Unlock(lock) => {
                 out.event(Event::Unlock { thread: number, lock });
                 self.threads[thread].next += 1;
                 self.end_if_over(setup, thread);
-                self.sync_step(setup, sync::Input::Release(lock.into()), out);
+                return self.sync_step(setup, call, out);
             }
             Operation::Barrier => {
                 out.event(Event::Arrive { thread: number });
                 self.consistency.knowledge.comes_to_barrier(BARRIER);
-                self.call(setup, thread, sync::Input::Arrive(BARRIER, Contribution::Nothing, number.into()), out);
             }
-            Operation::Set { flag, source } => {
-                let value = u64::from(self.value(thread, source));
-                let store = sync::Operation::Exchange(value);
-                self.call(setup, thread, sync::Input::Operate(flag.into(), store, number.into()), out);
-            }
-            other => out.problem(format!("{other:?} is no release")),
+            _ => {}
         }
+        self.call(setup, thread, call, out);
     }
 
     /// A call returns: what was learnt is applied before the program continues.
     fn granted(&mut self, setup: &Setup, thread: usize, operation: Operation, value: u64, out: &mut Out) {
         let number = self.threads[thread].number;
+        let acquires = self.call_of(thread, operation).is_some_and(|call| call.acquires());
         match operation {
             Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
             Operation::Barrier => {
@@ -369,8 +381,7 @@ impl Node {
         }
         self.threads[thread].next += 1;
         self.end_if_over(setup, thread);
-        // A store to a word is only a release.
-        if !matches!(operation, Operation::Set { .. }) {
+        if acquires {
             self.refresh(setup, out);
         }
     }
@@ -488,9 +499,4 @@ fn goes_with(effect: &sync::Effect) -> Option<NodeId> {
         sync::Effect::Send(to, sync::Message::LockToken(_)) => Some(*to),
         _ => None,
     }
-}
-
-/// Whether an operation is preceded by a publication.
-fn releases(operation: Operation) -> bool {
-    matches!(operation, Operation::Unlock(_) | Operation::Barrier | Operation::Set { .. })
 }

@@ -16,6 +16,7 @@
 mod atomic;
 mod barrier;
 mod condition;
+mod condition_wait;
 mod counting_barrier;
 mod event;
 mod inquiry;
@@ -29,6 +30,7 @@ mod words;
 
 pub use atomic::Operation;
 pub use condition::ConditionDemand;
+pub use condition_wait::{ConditionWait, WaitEnd, WaitStep, WaitTold};
 pub use event::EventDemand;
 pub use inquiry::Answers;
 pub use objects::{Demand, Outcome, Refusal};
@@ -149,6 +151,27 @@ pub enum Input {
     Operate(u64, Operation, Waiter),
     /// A message arrived.
     Message(NodeId, Message),
+}
+
+impl Input {
+    /// Whether the call is a release: what this node stored is published before it begins.
+    pub fn releases(&self) -> bool {
+        match self {
+            Input::Release(_) | Input::Arrive(..) => true,
+            Input::Operate(_, operation, _) => *operation != Operation::Load,
+            Input::Demand(_, demand, _) => demand.releases(),
+            _ => false,
+        }
+    }
+
+    /// Whether the call is an acquire if it succeeds: what was released to this node is applied before it ends.
+    pub fn acquires(&self) -> bool {
+        match self {
+            Input::Acquire(..) | Input::TryAcquire(..) | Input::Arrive(..) | Input::Operate(..) => true,
+            Input::Demand(_, demand, _) => demand.acquires(),
+            _ => false,
+        }
+    }
 }
 
 /// An order.

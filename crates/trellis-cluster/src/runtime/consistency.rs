@@ -105,7 +105,7 @@ impl Node {
         let _inside = self.inside(started);
         let mut turn = lock(&self.consistency.turn);
         self.look_for_stores(&mut turn);
-        let ticket = self.waiters.take();
+        let ticket = self.waiters.take_for_publication();
         let early = self.poll_early();
         self.publish_shards(ticket.name());
         let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));

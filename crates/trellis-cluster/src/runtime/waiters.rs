@@ -16,12 +16,17 @@ use trellis_base::{Deadline, Limit};
 use crate::launch::Activity;
 use crate::waits::Wait;
 
+/// The number of slots.
+const SLOTS: usize = 1024;
+/// The slot of publications, of which a node makes one at a time. A thread publishes while it has another slot, so that it
+/// must not wait for this one.
+const PUBLICATION: u32 = SLOTS as u32 - 1;
 /// The maximum number of threads of one node that wait at the same time. Another thread sleeps until it gets a slot.
-pub(crate) const WAITERS_MAX: usize = 1024;
+pub(crate) const WAITERS_MAX: usize = SLOTS - 1;
 /// How long such a thread waits for a slot.
 pub(crate) const SLOT: Deadline = Deadline {
     who: "a thread of a node",
-    waits_for: "a place to wait, where 1,024 threads of the node wait already",
+    waits_for: "a place to wait, where 1,023 threads of the node wait already",
     limit: Limit::Other("until one of those goes on, which each does at its own limit at the latest"),
     then: "it waits. Where all of those wait for this thread, their limits end that",
     tested: "crates/trellis-cluster/src/runtime/waiters.rs threads_without_a_slot_sleep_until_slots_are_given_back",
@@ -40,7 +45,7 @@ const AT_LINK: u32 = 5;
 const STATES: u32 = 8;
 /// The number of successive uses of a slot that have different names. Only a signal that is late by so many could hit
 /// another use.
-const USES: u32 = u32::MAX / WAITERS_MAX as u32 + 1;
+const USES: u32 = u32::MAX / SLOTS as u32 + 1;
 
 /// The slots of one node.
 pub(crate) struct Waiters {
@@ -140,8 +145,10 @@ impl Waiters {
         Ok(Waiters {
             // SAFETY: the descriptor was just created and nobody else knows it.
             wake: unsafe { OwnedFd::from_raw_fd(wake) },
-            slots: (0..WAITERS_MAX).map(|_| Slot::default()).collect(),
-            taken: (0..WAITERS_MAX / 64).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            taken: (0..SLOTS as u32 / 64)
+                .map(|word| AtomicU64::new(u64::from(word == PUBLICATION / 64) << (PUBLICATION % 64)))
+                .collect(),
             without_slot: AtomicU32::new(0),
             given_back: AtomicU32::new(0),
             is_link_taken: AtomicBool::new(false),
@@ -179,10 +186,20 @@ impl Waiters {
             }
             None
         })?;
+        Some(self.begin_use(index))
+    }
+
+    /// Takes the slot of publications. Only the thread whose turn it is to publish may call this, and it gives the slot
+    /// back before the next one's turn.
+    pub(super) fn take_for_publication(&self) -> Ticket<'_> {
+        self.begin_use(PUBLICATION)
+    }
+
+    fn begin_use(&self, index: u32) -> Ticket<'_> {
         let slot = &self.slots[index as usize];
         let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
         slot.word.store(uses * STATES + WAITING, Ordering::Release);
-        Some(Ticket { waiters: self, index, name: uses * WAITERS_MAX as u32 + index })
+        Ticket { waiters: self, index, name: uses * SLOTS as u32 + index }
     }
 
     #[cold]
@@ -218,8 +235,8 @@ impl Waiters {
 
     /// `None` if the use of this name is over, or was signalled already.
     fn begin_signal(&self, name: u32) -> Option<Signal<'_>> {
-        let slot = &self.slots[name as usize % WAITERS_MAX];
-        let use_of_name = name / WAITERS_MAX as u32;
+        let slot = &self.slots[name as usize % SLOTS];
+        let use_of_name = name / SLOTS as u32;
         let claim = |word: u32| {
             let is_awaited = word / STATES == use_of_name && matches!(word % STATES, WAITING | SLEEPING | AT_LINK);
             is_awaited.then_some(use_of_name * STATES + SIGNALLING)
@@ -346,7 +363,7 @@ impl Ticket<'_> {
 
     /// The word of this use in `state`.
     fn word(&self, state: u32) -> u32 {
-        self.name / WAITERS_MAX as u32 * STATES + state
+        self.name / SLOTS as u32 * STATES + state
     }
 
     fn slot(&self) -> &Slot {
@@ -358,6 +375,9 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.settle(IDLE);
         self.slot().is_refused.store(false, Ordering::Relaxed);
+        if self.index == PUBLICATION {
+            return;
+        }
         let bit = 1 << (self.index % 64);
         let Waiters { taken, without_slot, given_back, .. } = self.waiters;
         taken[self.index as usize / 64].fetch_and(!bit, Ordering::SeqCst);
@@ -508,6 +528,11 @@ mod tests {
             });
         }
         assert_eq!(waiters.without_slot.load(Ordering::SeqCst), 0);
+        for value in 0..2 {
+            let publication = waiters.take_for_publication();
+            waiters.signal(publication.name(), value);
+            assert_eq!(publication.outcome(), Ok(value), "it needs no slot of another thread");
+        }
     }
 
     #[test]
@@ -519,7 +544,7 @@ mod tests {
         assert_eq!(first.outcome(), Err("no"));
         drop(first);
         let second = waiters.take();
-        assert_eq!(second.index, name % WAITERS_MAX as u32);
+        assert_eq!(second.index, name % SLOTS as u32);
         waiters.signal(name, 5);
         assert!(!second.is_done(), "a late signal for the first use");
         assert_eq!(second.outcome().err(), None);

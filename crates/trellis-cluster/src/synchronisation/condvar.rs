@@ -133,7 +133,7 @@ impl Condvar<'_> {
     /// # Errors
     ///
     /// [`WaitError::TooLong`] after `wait_seconds_max`. The lock is held again after an error too, unless it could not
-    /// be taken again; then dropping the guard does nothing.
+    /// be taken again; then dropping the guard does nothing. A wait that failed may have used up a notification.
     pub fn wait(&self, guard: &mut impl Guard) -> Result<(), WaitError> {
         self.wait_within(guard, Timeout::Configured).map(drop)
     }

@@ -69,7 +69,8 @@ impl Node {
         self.refuse_own(Holding::Lock, id, timeout)?;
         let ticket = self.waiters.take();
         let started = self.now();
-        let sent = self.sync_step(Input::Acquire(id, ticket.name()));
+        let call = Input::Acquire(id, ticket.name());
+        let sent = self.sync_step(call);
         let counters = self.counters();
         LiveCounters::add(&counters.lock_acquires, 1);
         if ticket.is_done() && !sent {
@@ -82,7 +83,7 @@ impl Node {
         if ended? == Ended::NotYet {
             return Ok(false);
         }
-        self.refresh_or(id)
+        self.apply_or_release(&call, id)
     }
 
     /// Takes the lock if it is free. Returns whether it was.
@@ -90,7 +91,8 @@ impl Node {
         refuse_reserved(id)?;
         let ticket = self.waiters.take();
         let started = self.now();
-        let sent = self.sync_step(Input::TryAcquire(id, ticket.name()));
+        let call = Input::TryAcquire(id, ticket.name());
+        let sent = self.sync_step(call);
         let abandon = Input::Abandon(id, ticket.name());
         let home = |node: &Node| node.whose_home(id);
         let ended = self.wait_for_call(&ticket, Wait::Lock(id), Timeout::Configured, abandon, home);
@@ -101,12 +103,12 @@ impl Node {
         }
         LiveCounters::add(&counters.lock_acquires, 1);
         LiveCounters::add(&counters.lock_acquires_local, u64::from(!sent));
-        self.refresh_or(id)
+        self.apply_or_release(&call, id)
     }
 
     /// Applies what was released to this node, after it got the lock. On an error it gives the lock back.
-    fn refresh_or(&self, id: u64) -> Result<bool, WaitError> {
-        if let Err(error) = self.refresh() {
+    fn apply_or_release(&self, call: &Input, id: u64) -> Result<bool, WaitError> {
+        if let Err(error) = self.refresh_after(call) {
             self.sync_step(Input::Release(id));
             return Err(error);
         }
@@ -120,14 +122,15 @@ impl Node {
             refuse_reserved(id)?;
             return Err(not_held());
         }
+        let call = Input::Release(id);
         // The next holder must find these stores, so the lock stays here until they are at their homes.
-        self.publish()?;
+        self.publish_before(&call)?;
         // Another thread of this node may have given it back meanwhile.
         self.note_given_back(Holding::Lock, id);
         // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
         // this thread has taken the lock many more times.
         self.receive_now_and_then();
-        self.sync_step_if(|state| state.holds(id), Input::Release(id)).map(drop).ok_or_else(not_held)
+        self.sync_step_if(|state| state.holds(id), call).map(drop).ok_or_else(not_held)
     }
 }
 
@@ -144,18 +147,19 @@ impl Node {
 
     fn meet_in(&self, id: u64, own: Contribution) -> Result<u64, WaitError> {
         refuse_reserved(id)?;
-        self.publish()?;
-        let started = self.now();
         let ticket = self.waiters.take();
+        let call = Input::Arrive(id, own, ticket.name());
+        self.publish_before(&call)?;
+        let started = self.now();
         self.comes_to_barrier(id);
-        self.sync_step(Input::Arrive(id, own, ticket.name()));
+        self.sync_step(call);
         let abandon = Input::AbandonBarrier(id, ticket.name());
         let wait = Wait::Barrier(id);
         let ended = self.wait_for_call(&ticket, wait, Timeout::Configured, abandon, |node| node.whom(wait));
         self.count_barrier(started);
         self.leaves_barrier(id, ended.is_ok());
         let ended = ended?;
-        self.refresh()?;
+        self.refresh_after(&call)?;
         match ended {
             Ended::Woken(value) => Ok(value),
             Ended::NotYet => unreachable!("the configured timeout ends with an error"),
@@ -191,24 +195,28 @@ impl Node {
 impl Node {
     pub(crate) fn operate(&self, id: u64, operation: Operation) -> Result<u64, WaitError> {
         refuse_reserved(id)?;
-        if operation != Operation::Load {
-            self.publish()?;
-        }
-        let before = self.operate_as(id, operation, Wait::Atomic(id))?;
-        self.refresh()?;
+        let ticket = self.waiters.take();
+        let call = Input::Operate(id, operation, ticket.name());
+        self.publish_before(&call)?;
+        let before = self.operated(&ticket, id, operation, Wait::Atomic(id))?;
+        self.refresh_after(&call)?;
         Ok(before)
     }
 
-    /// Operates on a word, of the program or of Trellis itself.
+    /// Operates on a word of Trellis itself.
     pub(super) fn operate_as(&self, id: u64, operation: Operation, wait: Wait) -> Result<u64, WaitError> {
         let ticket = self.waiters.take();
+        self.operated(&ticket, id, operation, wait)
+    }
+
+    fn operated(&self, ticket: &Ticket<'_>, id: u64, operation: Operation, wait: Wait) -> Result<u64, WaitError> {
         let started = self.now();
         self.sync_step(Input::Operate(id, operation, ticket.name()));
         LiveCounters::add(&self.counters().atomics, 1);
-        let waited = self.wait_at(&ticket, wait, Timeout::Configured);
+        let waited = self.wait_at(ticket, wait, Timeout::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
         match waited {
-            Waited::Done => self.outcome(&ticket),
+            Waited::Done => self.outcome(ticket),
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
             Waited::TooLong => Err(self.too_long(wait, self.whose_home(id))),
         }
@@ -217,6 +225,16 @@ impl Node {
 
 // The state machine.
 impl Node {
+    /// Publishes what this node stored, if the call is a release.
+    fn publish_before(&self, call: &Input) -> Result<(), WaitError> {
+        if call.releases() { self.publish() } else { Ok(()) }
+    }
+
+    /// Applies what was released to this node, if the call, which succeeded, is an acquire.
+    fn refresh_after(&self, call: &Input) -> Result<(), WaitError> {
+        if call.acquires() { self.refresh() } else { Ok(()) }
+    }
+
     pub(super) fn sync_message(&self, from: NodeId, message: Message) {
         self.sync_step(Input::Message(from, message));
     }

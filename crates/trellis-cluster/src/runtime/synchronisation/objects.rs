@@ -3,7 +3,9 @@
 //! Promises what `mod.rs` promises. A wait for a condition returns with its lock held again, or says that it is not. It
 //! must never release a lock before the wait is enrolled: a notification would be missed.
 
-use trellis_cluster_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
+use trellis_cluster_protocol::sync::{
+    ConditionDemand, ConditionWait, Demand, Input, Kind, OnceDemand, ReadWriteDemand, WaitEnd, WaitStep, WaitTold,
+};
 
 use super::held::Holding;
 use super::{Ended, LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
@@ -20,7 +22,7 @@ pub enum Guarding {
 }
 
 /// The outcome of a wait for a condition.
-pub(crate) struct ConditionWait {
+pub(crate) struct ConditionWaited {
     /// Whether it was notified within the caller's timeout.
     pub(crate) notified: Result<bool, WaitError>,
     pub(crate) is_lock_held: bool,
@@ -77,20 +79,17 @@ impl Node {
         if let Some(wanted) = waits_to_hold(demand) {
             self.refuse_own(wanted, id, timeout)?;
         }
-        if demand.releases() {
-            self.publish()?;
-        }
-        let started = self.now();
         let ticket = self.waiters.take();
-        let sent = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, ticket.name()));
+        let call = Input::Demand(id, demand, ticket.name());
+        self.publish_before(&call)?;
+        let started = self.now();
+        let sent = self.sync_step_if(|state| state.may_end(id, demand), call);
         let Some(sent) = sent else { return Err(not_held(&self.object(id), demand)) };
         let wait = wait_of(demand, id);
         let ended = self.wait_for_demand(&ticket, id, demand, timeout, wait);
         self.count_wait(demand, started, sent);
         let Ended::Woken(answer) = ended? else { return Ok(None) };
-        if demand.acquires() {
-            self.refresh().inspect_err(|_| self.give_back_grant(id, demand, answer))?;
-        }
+        self.refresh_after(&call).inspect_err(|_| self.give_back_grant(id, demand, answer))?;
         match demand {
             Demand::Once(OnceDemand::Done | OnceDemand::Failed) => self.note_given_back(Holding::Once, id),
             _ if answer == 1 => {
@@ -106,10 +105,11 @@ impl Node {
     /// Gives a read-write lock back.
     pub(crate) fn end(&self, id: u64, end: ReadWriteDemand) -> Result<(), WaitError> {
         let demand = Demand::ReadWriteLock(end);
-        self.publish()?;
+        let call = Input::Demand(id, demand, 0);
+        self.publish_before(&call)?;
         let how = if end == ReadWriteDemand::EndWrite { Holding::Write } else { Holding::Read };
         self.note_given_back(how, id);
-        let ended = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, 0));
+        let ended = self.sync_step_if(|state| state.may_end(id, demand), call);
         ended.map(drop).ok_or_else(|| not_held(&self.object(id), demand))
     }
 
@@ -165,30 +165,47 @@ impl Node {
 // Conditions.
 impl Node {
     /// Releases the lock, waits to be notified, and takes the lock again.
-    pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, timeout: Timeout) -> ConditionWait {
+    pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, timeout: Timeout) -> ConditionWaited {
         if let Err(error) = self.refuse_unguarded(guarding) {
-            return ConditionWait { notified: Err(error), is_lock_held: false };
+            return ConditionWaited { notified: Err(error), is_lock_held: false };
         }
         if let Err(error) = refuse_reserved(id) {
-            return ConditionWait { notified: Err(error), is_lock_held: true };
+            return ConditionWaited { notified: Err(error), is_lock_held: true };
         }
         let ticket = self.waiters.take();
-        if let Err(error) = self.enroll(id, &ticket) {
-            return ConditionWait { notified: Err(error), is_lock_held: true };
+        let (mut wait, mut step) = ConditionWait::begin();
+        let mut failed = None;
+        loop {
+            let outcome = match step {
+                WaitStep::Enroll => self.enroll(id, &ticket).map(|()| WaitTold::Done),
+                WaitStep::LetGo => self.let_go(guarding).map(|()| WaitTold::Done),
+                WaitStep::Await => self.await_notification(id, &ticket, timeout),
+                WaitStep::Withdraw => {
+                    self.sync_step(Input::AbandonDemand(ticket.name()));
+                    Ok(WaitTold::Done)
+                }
+                WaitStep::TakeAgain => self.take_again(guarding).map(|()| WaitTold::Done),
+                WaitStep::End(WaitEnd { is_notified, is_lock_held }) => {
+                    // If the wait failed, the lock failed for the same reason.
+                    let notified = is_notified.ok_or_else(|| failed.expect("a step failed"));
+                    return ConditionWaited { notified, is_lock_held };
+                }
+            };
+            step = wait.go_on(outcome.unwrap_or_else(|error| {
+                let is_lock_lost = matches!(error, WaitError::Misuse(_)) && step == WaitStep::LetGo;
+                failed.get_or_insert(error);
+                WaitTold::Failed { is_lock_lost }
+            }));
         }
-        if let Err(error) = self.let_go(guarding) {
-            self.sync_step(Input::AbandonDemand(ticket.name()));
-            return ConditionWait { is_lock_held: !matches!(error, WaitError::Misuse(_)), notified: Err(error) };
-        }
+    }
+
+    /// Waits for the notification, at most for `timeout`.
+    fn await_notification(&self, id: u64, ticket: &Ticket<'_>, timeout: Timeout) -> Result<WaitTold, WaitError> {
         let started = self.now();
         let demand = Demand::Condition(ConditionDemand::Wait);
-        let ended = self.wait_for_demand(&ticket, id, demand, timeout, Wait::Condition(id));
+        let ended = self.wait_for_demand(ticket, id, demand, timeout, Wait::Condition(id));
         self.count_wait(demand, started, true);
-        match self.take_again(guarding) {
-            Ok(()) => ConditionWait { notified: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
-            // If the wait failed, the lock failed for the same reason.
-            Err(error) => ConditionWait { notified: Err(ended.err().unwrap_or(error)), is_lock_held: false },
-        }
+        ended.map(|ended| if ended == Ended::NotYet { WaitTold::NotNotified } else { WaitTold::Done })
     }
 
     /// Enrolls the wait. After this returns, no notification is missed.
@@ -199,13 +216,11 @@ impl Node {
         let wait = Wait::Condition(id);
         let waited = self.wait_at(&enrolled, wait, Timeout::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
-        let failed = match waited {
-            Waited::Done => return self.outcome(&enrolled).map(drop),
-            Waited::Failed => WaitError::Failed(self.failure.sentence()),
-            Waited::TooLong => self.too_long(wait, self.whose_home(id)),
-        };
-        self.sync_step(Input::AbandonDemand(ticket.name()));
-        Err(failed)
+        match waited {
+            Waited::Done => self.outcome(&enrolled).map(drop),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(self.too_long(wait, self.whose_home(id))),
+        }
     }
 
     fn refuse_unguarded(&self, guarding: Guarding) -> Result<(), WaitError> {
