@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// Builds the command `trellis` with the feature, optimised.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = cargo(workspace, &["build", "--release", "--quiet"]);
-    step::command("build trellis with the feature fabric", build.args(["-p", "trellis-cli"]))?;
+    step::command("build trellis with the feature fabric", build.args(["-p", "trellis-cli", "-p", "trellis-calls"]))?;
     Ok(program(workspace))
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Resul
     }
     setup::ensure(&needed)?;
     let mut build = built.cargo();
-    build.args(["build", "--release", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+    build.args(["build", "--release", "--locked", "-p", "trellis-cli", "-p", "trellis-c", "-p", "trellis-calls"]);
     build.args(["--features", &features.join(",")]).env("CARGO_TARGET_DIR", &built.target);
     step::command(&format!("build the command and the library with {}", features.join(", ")), &mut build)?;
     Ok(built)

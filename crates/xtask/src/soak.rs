@@ -295,7 +295,17 @@ fn build(workspace: &Workspace) -> Result<()> {
     step::step("build what soaks", || {
         builds.iter().try_for_each(|words| step::run(workspace.cargo().args(words.split(' ')).arg("--quiet")))?;
         // For compiled programs to link with.
-        step::run(workspace.cargo().args(["build", "--quiet", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]))?;
+        step::run(workspace.cargo().args([
+            "build",
+            "--quiet",
+            "--locked",
+            "-p",
+            "trellis-c",
+            "-p",
+            "trellis-calls",
+            "-p",
+            "trellis-cli",
+        ]))?;
         compiler::build(workspace, Profile::Debug)
     })
 }

@@ -77,7 +77,9 @@ impl Workspace {
 
     fn command_and_library(&self, profile: Profile) -> Command {
         let mut build = self.cargo();
-        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c", "-p", "trellis-threads"]);
+        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+        // Cargo puts a library beside the command only if it was asked for by name, and `trellis run` looks there.
+        build.args(["-p", "trellis-calls", "-p", "trellis-threads"]);
         if profile == Profile::Release {
             build.arg("--release");
         }
