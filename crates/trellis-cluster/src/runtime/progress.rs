@@ -13,7 +13,10 @@
 //! than it has cores, or while other threads want the cores: a thread that polls would then keep the thread that
 //! answers from running.
 //!
-//! A thread that has polled for long enough sleeps at the link and keeps the role: a frame wakes only this thread.
+//! A thread that has polled for long enough sleeps at the link and keeps the role: a frame wakes only this thread. It
+//! leaves the role to the service thread when this host runs more nodes than it has cores and threads take each other's
+//! cores: a frame for another node's thread would wait until this thread has a core, and the service thread is not
+//! kept waiting.
 //! Another thread that begins to poll takes the role away; the first one then sleeps in a futex until its wait is over.
 //! While a thread sleeps in a futex, the service thread polls for the same bounded time after each frame that wakes it.
 //! Otherwise it sleeps again at once.
@@ -62,6 +65,8 @@ const TIMER: u64 = 3;
 const STOP: u64 = 4;
 
 thread_local! {
+    /// When this thread's last wait ended, and its processor time then.
+    static RESUMED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     /// Whether this thread sleeps at the link: a signal handler that interrupts it may touch the region.
     static SLEEPS_AT_LINK: Cell<bool> = const { Cell::new(false) };
 }
@@ -198,6 +203,28 @@ impl Progress {
         if self.contention.is_there(now) { 0 } else { self.spin_ns }
     }
 
+    /// Whether this host runs more nodes than it has cores, and another thread took a whole turn of this one's core of
+    /// late.
+    fn is_short_of_cores(&self, now: u64) -> bool {
+        self.spin_ns == 0 && self.contention.is_there(now)
+    }
+
+    /// This thread begins to wait. If it had no core for a long time since its last wait, threads want more cores than
+    /// there are, or it slept in the program.
+    fn note_lost_turns(&self, now: u64) {
+        let (then, ran) = RESUMED.get();
+        // The last wait may have been at another node of this process, with a clock of its own.
+        let without_core = now.saturating_sub(then).saturating_sub(trellis_record::thread_time_ns() - ran);
+        if then > 0 && without_core > TURN_NS_MIN {
+            self.contention.note(now);
+        }
+    }
+
+    /// This thread goes on with the program.
+    fn note_resumed(now: u64) {
+        RESUMED.set((now, trellis_record::thread_time_ns()));
+    }
+
     fn take_role(&self) -> bool {
         self.change_role(FREE, POLLING)
     }
@@ -317,11 +344,11 @@ impl Polling<'_> {
     }
 
     /// Sleeps at the link until a frame arrives, the ticket is signalled, or `timeout` has passed. Returns whether this
-    /// thread still has the role. It does not sleep without the role, or while another thread is about to leave the
-    /// link.
+    /// thread still has the role. It does not sleep without the role, while cores are short, or while another thread is
+    /// about to leave the link.
     fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) -> bool {
         let progress = &self.node.progress;
-        if !self.has_role || self.node.is_over() {
+        if !self.has_role || self.node.is_over() || progress.is_short_of_cores(self.node.now()) {
             return false;
         }
         let Some(place) = self.node.waiters.take_link() else { return false };
@@ -435,14 +462,21 @@ impl Node {
     }
 
     /// Waits like [`Node::wait_polling`], as a part of another wait: the launcher and the watchdog do not see it.
-    pub(super) fn wait_unseen<'a>(
-        &'a self,
-        mut early: Option<Polling<'a>>,
-        ticket: &Ticket<'_>,
-        deadline: u64,
-    ) -> Waited {
+    pub(super) fn wait_unseen<'a>(&'a self, early: Option<Polling<'a>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
         super::ordered::assert_free_to_wait();
         let _inside = self.inside(self.recent());
+        let is_crowded = self.progress.spin_ns == 0;
+        if is_crowded {
+            self.progress.note_lost_turns(self.now());
+        }
+        let waited = self.poll_or_sleep(early, ticket, deadline);
+        if is_crowded {
+            Progress::note_resumed(self.recent());
+        }
+        waited
+    }
+
+    fn poll_or_sleep<'a>(&'a self, mut early: Option<Polling<'a>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
         loop {
             if early.is_none() && ticket.is_done() {
                 return Waited::Done;
