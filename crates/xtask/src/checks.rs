@@ -28,14 +28,14 @@ const COMMANDS: &[&str] = &[
     "swarm --protocol all --seeds 1000",
     "litmus --simulated --runs 1000000",
     "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",
-    "explore --protocol release --nodes 3 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
+    "explore --protocol release --nodes 2 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
     "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --program barriers --program locks --program flags --program at-home --must-end",
     "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
     "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
     "swarm --protocol release --seeds 20000",
     "explore --protocol lease",
     "swarm --protocol lease --seeds 2000",
-    "litmus --simulated --protocol release --runs 1000000",
+    "litmus --simulated --protocol release --runs 500000",
     "scale --nodes 2,64,1024 --operations 1000",
 ];
 

@@ -55,6 +55,8 @@ const STEPS: [Step; 20] = [
             "changes --nodes 2 --calls 2 --late 3 --objections 1",
             "changes --nodes 4 --calls 1 --late 1 --objections 0",
             "members --founders 3 --joiners 2",
+            "heap",
+            "waits",
         ]),
     },
     Step {
@@ -78,14 +80,23 @@ const STEPS: [Step; 20] = [
             "explore --protocol delay(lock(dynamic)) --nodes 3 --pages 1 --operations 2 --locks kept",
             "explore --protocol dynamic --nodes 2 --pages 2 --operations 1 --change lock(ivy) --must-end",
             "explore --protocol dynamic --nodes 4 --pages 1 --operations 2 --overtaken-max",
+            "explore --protocol release --nodes 3 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
         ]),
     },
-    Step { name: "litmus, simulated", weight: 4, work: Work::Check(&["litmus --simulated --runs 10000000 --jobs 2"]) },
+    Step {
+        name: "litmus, simulated",
+        weight: 4,
+        work: Work::Check(&[
+            "litmus --simulated --runs 10000000 --jobs 2",
+            "litmus --simulated --protocol release --runs 5000000 --jobs 2",
+        ]),
+    },
     Step {
         name: "swarm",
         weight: 6,
         work: Work::Check(&[
             "swarm --protocol all --seeds 20000 --first 1001",
+            "swarm --protocol release --seeds 200000 --first 20001",
             "swarm --protocol lease --seeds 50000 --first 2001",
         ]),
     },
@@ -259,7 +270,7 @@ impl Step {
 /// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "changes" | "members" | "mutants") => format!(" --states-max {STATES_MAX}"),
+        Some("explore" | "sync" | "waits" | "changes" | "members" | "heap" | "mutants") => format!(" --states-max {STATES_MAX}"),
         _ => String::new(),
     }
 }
