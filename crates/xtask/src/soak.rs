@@ -270,7 +270,9 @@ impl Step {
 /// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "waits" | "changes" | "members" | "heap" | "mutants") => format!(" --states-max {STATES_MAX}"),
+        Some("explore" | "sync" | "waits" | "changes" | "members" | "heap" | "mutants") => {
+            format!(" --states-max {STATES_MAX}")
+        }
         _ => String::new(),
     }
 }

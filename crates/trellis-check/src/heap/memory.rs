@@ -4,7 +4,7 @@
 //! it hears by messages that release and by the programs' own hand-overs. A later publication of the same memory must be
 //! heard of again.
 
-use super::{FIRST_PAGE, Letter, PAGE_BYTES};
+use super::{Envelope, FIRST_PAGE, PAGE_BYTES};
 use trellis_cluster_protocol::heap::Block;
 
 /// Small blocks have this size, so that every block consists of whole units.
@@ -120,7 +120,7 @@ impl Memory {
 
     /// A program that knows the block stores to it, and is about to free it. If another node's program allocated it, that
     /// one released the block to this one.
-    pub(super) fn frees(&mut self, node: u16, number: usize, under_way: &mut [Letter]) -> Result<(), String> {
+    pub(super) fn frees(&mut self, node: u16, number: usize, under_way: &mut [Envelope]) -> Result<(), String> {
         let (owner, units) = self.owners[number].take().ok_or("a program frees a block twice")?;
         self.nodes[usize::from(owner)].blocks.remove(units);
         if owner != node {
@@ -133,7 +133,7 @@ impl Memory {
     }
 
     /// Everything that the node stored becomes known to those who hear of it from now on.
-    pub(super) fn publishes(&mut self, node: u16, under_way: &mut [Letter]) {
+    pub(super) fn publishes(&mut self, node: u16, under_way: &mut [Envelope]) {
         let units = std::mem::take(&mut self.nodes[usize::from(node)].dirty);
         for (other, state) in self.nodes.iter_mut().enumerate() {
             if other == usize::from(node) {
@@ -143,7 +143,7 @@ impl Memory {
                 state.unseen.add(units);
             }
         }
-        under_way.iter_mut().for_each(|letter| letter.carries.remove(units));
+        under_way.iter_mut().for_each(|envelope| envelope.carries.remove(units));
     }
 
     /// The publications of which the node has heard, and which it tells on.

@@ -25,7 +25,7 @@ use crate::intern::{Numbered, guarded};
 use memory::{Memory, Place, UNIT_BYTES, Units};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{
-    Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Step, Told, Waiter,
+    Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Step, StepOutcome, Waiter,
 };
 
 /// The node that keeps the directory.
@@ -148,7 +148,7 @@ impl HeapInstance {
             heaps: Numbered::new(),
             threads: Numbered::new(),
             memories: Numbered::new(),
-            letters: Numbered::new(),
+            envelopes: Numbered::new(),
         }
     }
 
@@ -164,7 +164,7 @@ impl HeapInstance {
 
 /// A message under way, and the publications of which its receiver hears.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Letter {
+struct Envelope {
     from: u16,
     to: u16,
     message: Message,
@@ -207,7 +207,7 @@ pub struct HeapModel {
     heaps: Numbered<Heap>,
     threads: Numbered<Thread>,
     memories: Numbered<Memory>,
-    letters: Numbered<Letter>,
+    envelopes: Numbered<Envelope>,
 }
 
 #[derive(Clone)]
@@ -216,7 +216,7 @@ struct World {
     heaps: Vec<Heap>,
     threads: Vec<Thread>,
     memory: Memory,
-    network: Vec<Letter>,
+    network: Vec<Envelope>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -294,12 +294,12 @@ impl World {
             Action::Run(thread) => match self.threads[thread].at {
                 At::Program => self.begin(thread),
                 At::Step(step) => self.carry_out(thread, step),
-                At::Answered(answer) => self.go_on(thread, Told::Answer(answer)),
+                At::Answered(answer) => self.go_on(thread, StepOutcome::Answer(answer)),
                 At::Waits => unreachable!("a thread that waits does not run"),
             },
             Action::GiveUp(thread) => self.give_up(thread),
             Action::Deliver(index) => {
-                let Letter { from, to, message, carries } = self.network.swap_remove(index);
+                let Envelope { from, to, message, carries } = self.network.swap_remove(index);
                 self.memory.hears(to, carries);
                 if self.instance.fault == HeapFault::LateSpanKept && self.is_too_late(to, message) {
                     return Ok(());
@@ -342,17 +342,17 @@ impl World {
                 if fault.publishes_in_time() && !self.threads[thread].has_published {
                     self.memory.publishes(node, &mut self.network);
                 }
-                self.go_on(thread, Told::Done)
+                self.go_on(thread, StepOutcome::Done)
             }
             Step::Refresh => {
                 if fault != HeapFault::NoRefresh {
                     self.memory.applies(node);
                 }
-                self.go_on(thread, Told::Done)
+                self.go_on(thread, StepOutcome::Done)
             }
-            Step::Place(_) => self.go_on(thread, Told::Done),
+            Step::Place(_) => self.go_on(thread, StepOutcome::Done),
             Step::Ask(Input::GiveBack(..)) if fault == HeapFault::KeepsSpans => {
-                self.go_on(thread, Told::Answer(Answer::Freed))
+                self.go_on(thread, StepOutcome::Answer(Answer::Freed))
             }
             Step::Ask(input) => {
                 self.threads[thread].at = At::Waits;
@@ -362,9 +362,9 @@ impl World {
         }
     }
 
-    fn go_on(&mut self, thread: usize, told: Told) -> Result<(), String> {
+    fn go_on(&mut self, thread: usize, outcome: StepOutcome) -> Result<(), String> {
         let (node, fault) = (self.node_of(thread), self.instance.fault);
-        let is_freed = matches!(told, Told::Answer(Answer::Freed));
+        let is_freed = matches!(outcome, StepOutcome::Answer(Answer::Freed));
         if fault == HeapFault::PublishesLate && is_freed {
             self.memory.publishes(node, &mut self.network);
         }
@@ -375,9 +375,9 @@ impl World {
         }
         let state = &mut self.threads[thread];
         let heap = &mut self.heaps[usize::from(node)];
-        let step = match (fault, told) {
-            (HeapFault::FullAtOnce, Told::Answer(answer @ Answer::NoRoom { .. })) => Step::End(answer),
-            _ => guarded(|| state.call.as_mut().expect("a call runs").go_on(heap, told))?,
+        let step = match (fault, outcome) {
+            (HeapFault::FullAtOnce, StepOutcome::Answer(answer @ Answer::NoRoom { .. })) => Step::End(answer),
+            _ => guarded(|| state.call.as_mut().expect("a call runs").go_on(heap, outcome))?,
         };
         state.at = At::Step(step);
         Ok(())
@@ -436,12 +436,12 @@ impl World {
             Effect::Send(to, _) if to.0 == node => Err(format!("node {node} writes to itself")),
             Effect::Send(to, message) => {
                 let carries = if fault.releases(&message) { self.memory.known_at(node) } else { Units::default() };
-                self.network.push(Letter { from: node, to: to.0, message, carries });
+                self.network.push(Envelope { from: node, to: to.0, message, carries });
                 if let (HeapFault::ReturnAnswersEarly, Message::Return { requester, waiter, .. }) = (fault, message)
                     && requester.0 != node
                 {
                     let reply = Message::Reply { waiter, outcome: Outcome::Freed, owner: requester };
-                    self.network.push(Letter { from: node, to: requester.0, message: reply, carries });
+                    self.network.push(Envelope { from: node, to: requester.0, message: reply, carries });
                 }
                 Ok(())
             }
@@ -496,12 +496,12 @@ impl World {
         let mut call = Call::allocate(request, WAITER);
         let mut step = call.begin(&mut self.heaps[usize::from(node)]);
         loop {
-            let told = match step {
+            let outcome = match step {
                 Step::End(_) => return Ok(()),
-                Step::Ask(input) => Told::Answer(self.ask(node, WAITER, input)?),
-                Step::Publish | Step::Refresh | Step::Place(_) => Told::Done,
+                Step::Ask(input) => StepOutcome::Answer(self.ask(node, WAITER, input)?),
+                Step::Publish | Step::Refresh | Step::Place(_) => StepOutcome::Done,
             };
-            step = call.go_on(&mut self.heaps[usize::from(node)], told);
+            step = call.go_on(&mut self.heaps[usize::from(node)], outcome);
         }
     }
 
@@ -550,7 +550,7 @@ impl HeapModel {
         let heaps = numbers.by_ref().take(nodes).map(|number| self.heaps.value(number).clone()).collect();
         let threads = self.instance.program.threads().len();
         let threads = numbers.by_ref().take(threads).map(|number| self.threads.value(number).clone()).collect();
-        let network = numbers.map(|number| self.letters.value(number).clone()).collect();
+        let network = numbers.map(|number| self.envelopes.value(number).clone()).collect();
         World { instance: self.instance, heaps, threads, memory, network }
     }
 
@@ -559,10 +559,10 @@ impl HeapModel {
         let mut numbers = vec![self.memories.number(memory)];
         numbers.extend(heaps.into_iter().map(|heap| self.heaps.number(heap)));
         numbers.extend(threads.into_iter().map(|thread| self.threads.number(thread)));
-        let mut letters: Vec<u32> = network.into_iter().map(|letter| self.letters.number(letter)).collect();
+        let mut envelopes: Vec<u32> = network.into_iter().map(|envelope| self.envelopes.number(envelope)).collect();
         // The order of sending means nothing.
-        letters.sort_unstable();
-        numbers.extend(letters);
+        envelopes.sort_unstable();
+        numbers.extend(envelopes);
         numbers.into_iter().flat_map(u32::to_le_bytes).collect()
     }
 }
@@ -601,7 +601,7 @@ impl Model for HeapModel {
             }
             Action::GiveUp(thread) => format!("thread {thread} gives its call up"),
             Action::Deliver(index) => {
-                let Letter { from, to, message, .. } = &world.network[index];
+                let Envelope { from, to, message, .. } = &world.network[index];
                 format!("arrives: {from}->{to} {message:?}")
             }
         }];

@@ -72,7 +72,7 @@ struct Node {
     has_joined: bool,
     is_leaving: bool,
     /// The reports to this node about each node.
-    of: Vec<Told>,
+    of: Vec<Reported>,
     /// At the coordinator: the node that comes or goes now.
     changing: Option<NodeId>,
     /// At the coordinator: it has to take over the named pages.
@@ -80,7 +80,7 @@ struct Node {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Told {
+struct Reported {
     is_connected: bool,
     has_met: bool,
     is_absent: bool,
@@ -134,7 +134,7 @@ impl World {
             life: if me < instance.founders { Life::Runs } else { Life::NotBegun },
             has_joined: false,
             is_leaving: false,
-            of: vec![Told::default(); usize::from(all)],
+            of: vec![Reported::default(); usize::from(all)],
             changing: None,
             takes_over: false,
         };
@@ -225,8 +225,8 @@ impl World {
                     receiver.changing = None;
                 }
                 self.step(to, input)?;
-                let told = self.node(to).of[usize::from(from)];
-                if matches!(input, Input::Lost(_)) && told.departs && !told.vanished {
+                let reported = self.node(to).of[usize::from(from)];
+                if matches!(input, Input::Lost(_)) && reported.departs && !reported.vanished {
                     return Err(format!("node {from}, which departed, has not vanished for node {to}"));
                 }
                 Ok(())
@@ -234,8 +234,8 @@ impl World {
             Action::Connect(one, other) => {
                 self.apart &= !self.bit(one, other);
                 for (node, peer) in [(one, other), (other, one)] {
-                    let told = &mut self.nodes[usize::from(node)].of[usize::from(peer)];
-                    (told.is_connected, told.has_met) = (true, true);
+                    let reported = &mut self.nodes[usize::from(node)].of[usize::from(peer)];
+                    (reported.is_connected, reported.has_met) = (true, true);
                 }
                 self.step(one, Input::Connected(NodeId(other)))?;
                 self.step(other, Input::Connected(NodeId(one)))
@@ -304,11 +304,11 @@ impl World {
         match effect {
             Effect::Send(to, message) => self.send(index, to.0, message),
             Effect::Absent(peer) => {
-                self.told(index, peer).is_absent = true;
+                self.reported(index, peer).is_absent = true;
                 Ok(())
             }
             Effect::Came(peer) => {
-                if std::mem::replace(&mut self.told(index, peer).came, true) {
+                if std::mem::replace(&mut self.reported(index, peer).came, true) {
                     return Err(format!("{peer} comes twice to {me}"));
                 }
                 if index != COORDINATOR {
@@ -335,7 +335,7 @@ impl World {
             }
             Effect::TakeOver(_) => match self.node(index).changing {
                 Some(leaver) => {
-                    self.told(index, leaver).named += 1;
+                    self.reported(index, leaver).named += 1;
                     Ok(())
                 }
                 None => Err(format!("{me} takes pages over, and nobody leaves")),
@@ -345,7 +345,7 @@ impl World {
                 Ok(())
             }
             Effect::Departs(peer) => {
-                self.told(index, peer).departs = true;
+                self.reported(index, peer).departs = true;
                 Ok(())
             }
             Effect::Vanished(peer) => {
@@ -356,7 +356,7 @@ impl World {
                 if !self.node(index).of[usize::from(peer.0)].departs {
                     return Err(format!("{peer} has vanished for {me}, which did not know that it departs"));
                 }
-                self.told(index, peer).vanished = true;
+                self.reported(index, peer).vanished = true;
                 Ok(())
             }
             Effect::AllLeft => {
@@ -374,7 +374,7 @@ impl World {
         }
     }
 
-    fn told(&mut self, node: u16, of: NodeId) -> &mut Told {
+    fn reported(&mut self, node: u16, of: NodeId) -> &mut Reported {
         &mut self.nodes[usize::from(node)].of[usize::from(of.0)]
     }
 
@@ -386,18 +386,18 @@ impl World {
     }
 
     fn send(&mut self, from: u16, to: u16, message: Message) -> Result<(), String> {
-        let told = self.node(from).of[usize::from(to)];
-        if !told.is_connected {
+        let reported = self.node(from).of[usize::from(to)];
+        if !reported.is_connected {
             return Err(format!("node {from} sends {message:?} to node {to}, to which it has no connection"));
         }
-        if told.said_farewell {
+        if reported.said_farewell {
             return Err(format!("node {from} sends {message:?} to node {to} after its farewell"));
         }
         match message {
-            Message::Farewell if !told.departs => {
+            Message::Farewell if !reported.departs => {
                 return Err(format!("node {from} says farewell to node {to}, and does not know that it departs"));
             }
-            Message::Farewell => self.told(from, NodeId(to)).said_farewell = true,
+            Message::Farewell => self.reported(from, NodeId(to)).said_farewell = true,
             Message::Turn => self.begin_change(NodeId(to))?,
             Message::Going => {
                 let of = self.node(COORDINATOR).of[usize::from(from)];

@@ -21,7 +21,7 @@ use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, guarded};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{
-    ABANDONED, ConditionDemand, ConditionWait, Demand, Effect, Input, Message, Sync, WaitEnd, WaitStep, WaitTold,
+    ABANDONED, ConditionDemand, ConditionWait, Demand, Effect, Input, Message, Sync, WaitEnd, WaitOutcome, WaitStep,
     Waiter,
 };
 
@@ -90,7 +90,7 @@ pub struct WaitInstance {
 impl WaitInstance {
     /// The model of this instance.
     pub fn model(&self) -> WaitModel {
-        WaitModel { instance: *self, nodes: Numbered::new(), threads: Numbered::new(), letters: Numbered::new() }
+        WaitModel { instance: *self, nodes: Numbered::new(), threads: Numbered::new(), envelopes: Numbered::new() }
     }
 
     /// A description of this instance.
@@ -118,7 +118,7 @@ enum Next {
     /// The step of its wait.
     Step(WaitStep),
     /// The outcome of that step.
-    Told(WaitTold),
+    GoOn(WaitOutcome),
     /// The same, after it took the lock again.
     Taken,
     /// The producer notifies.
@@ -143,7 +143,7 @@ pub struct WaitModel {
     instance: WaitInstance,
     nodes: Numbered<Sync>,
     threads: Numbered<Thread>,
-    letters: Numbered<(u16, u16, Message)>,
+    envelopes: Numbered<(u16, u16, Message)>,
 }
 
 #[derive(Clone)]
@@ -198,7 +198,7 @@ impl World {
         let must_go_on = !actions.is_empty();
         for (index, thread) in self.threads.iter().enumerate().filter(|_| self.troubles > 0) {
             match (self.instance.program, thread.at) {
-                (WaitProgram::Late, At::Calls(_, Next::Told(_))) if self.awaits(index) => {
+                (WaitProgram::Late, At::Calls(_, Next::GoOn(_))) if self.awaits(index) => {
                     actions.push(Action::GiveUp(index));
                 }
                 (WaitProgram::Fails, At::Does(Next::Step(WaitStep::LetGo))) => actions.push(Action::Fail(index)),
@@ -228,7 +228,7 @@ impl World {
             Action::GiveUp(thread) => {
                 self.troubles -= 1;
                 let (name, _) = self.threads[thread].notified.expect("it waits");
-                self.threads[thread].at = At::Does(Next::Told(WaitTold::NotNotified));
+                self.threads[thread].at = At::Does(Next::GoOn(WaitOutcome::NotNotified));
                 self.threads[thread].notified = None;
                 match self.instance.fault {
                     WaitFault::GivesUpSilently => Ok(()),
@@ -238,7 +238,7 @@ impl World {
             Action::Fail(thread) => {
                 self.troubles -= 1;
                 let at = self.threads[thread].at;
-                self.threads[thread].at = At::Does(Next::Told(WaitTold::Failed { is_lock_lost: false }));
+                self.threads[thread].at = At::Does(Next::GoOn(WaitOutcome::Failed { is_lock_lost: false }));
                 let At::Calls(name, _) = at else { return Ok(()) };
                 // The thread may have been notified, and tells its program that it failed.
                 self.items = 0;
@@ -269,10 +269,10 @@ impl World {
                 self.unlock(thread)
             }
             Next::Step(step) => self.carry_out(thread, step),
-            Next::Taken => self.run(thread, Next::Told(WaitTold::Done)),
-            Next::Told(told) => {
+            Next::Taken => self.run(thread, Next::GoOn(WaitOutcome::Done)),
+            Next::GoOn(outcome) => {
                 let wait = self.threads[thread].wait.as_mut().expect("a wait");
-                let step = guarded(|| wait.go_on(told))?;
+                let step = guarded(|| wait.go_on(outcome))?;
                 self.threads[thread].at = At::Does(Next::Step(step));
                 Ok(())
             }
@@ -300,10 +300,10 @@ impl World {
 
     fn carry_out(&mut self, thread: usize, step: WaitStep) -> Result<(), String> {
         let (node, fault) = (self.node_of(thread), self.instance.fault);
-        let done = At::Does(Next::Told(WaitTold::Done));
+        let done = At::Does(Next::GoOn(WaitOutcome::Done));
         match fault.order(step) {
             WaitStep::Enroll => {
-                let enrolled = self.call(thread, Next::Told(WaitTold::Done));
+                let enrolled = self.call(thread, Next::GoOn(WaitOutcome::Done));
                 let main = self.name(thread);
                 self.threads[thread].notified = Some((main, false));
                 if fault == WaitFault::EnrolledAtOnce {
@@ -320,7 +320,7 @@ impl World {
                 self.threads[thread].at = done;
                 match is_there {
                     true => self.threads[thread].notified = None,
-                    false => self.threads[thread].at = At::Calls(name, Next::Told(WaitTold::Done)),
+                    false => self.threads[thread].at = At::Calls(name, Next::GoOn(WaitOutcome::Done)),
                 }
                 Ok(())
             }
@@ -436,7 +436,7 @@ impl WaitModel {
             numbers.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
         let nodes = numbers.by_ref().take(usize::from(NODES)).map(|number| self.nodes.value(number).clone()).collect();
         let threads = numbers.by_ref().take(LAST + 1).map(|number| *self.threads.value(number)).collect();
-        let network = numbers.map(|number| *self.letters.value(number)).collect();
+        let network = numbers.map(|number| *self.envelopes.value(number)).collect();
         let holder = few[1].checked_sub(1);
         World { instance: self.instance, nodes, threads, network, items: few[0], holder, troubles: few[2] }
     }
@@ -446,10 +446,10 @@ impl WaitModel {
         let mut bytes = vec![items, holder.map_or(0, |thread| thread + 1), troubles, 0];
         let mut numbers: Vec<u32> = nodes.into_iter().map(|node| self.nodes.number(node)).collect();
         numbers.extend(threads.into_iter().map(|thread| self.threads.number(thread)));
-        let mut letters: Vec<u32> = network.into_iter().map(|letter| self.letters.number(letter)).collect();
+        let mut envelopes: Vec<u32> = network.into_iter().map(|envelope| self.envelopes.number(envelope)).collect();
         // The order of sending means nothing.
-        letters.sort_unstable();
-        bytes.extend(numbers.into_iter().chain(letters).flat_map(u32::to_le_bytes));
+        envelopes.sort_unstable();
+        bytes.extend(numbers.into_iter().chain(envelopes).flat_map(u32::to_le_bytes));
         bytes
     }
 }

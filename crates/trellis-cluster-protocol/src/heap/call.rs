@@ -11,13 +11,13 @@ use alloc::vec::Vec;
 /// What the caller does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Publish what this node stored; then [`Call::go_on`] with [`Told::Done`].
+    /// Publish what this node stored; then [`Call::go_on`] with [`StepOutcome::Done`].
     Publish,
-    /// Apply what was released to this node; then [`Told::Done`].
+    /// Apply what was released to this node; then [`StepOutcome::Done`].
     Refresh,
-    /// Give these pages their home; then [`Told::Done`].
+    /// Give these pages their home; then [`StepOutcome::Done`].
     Place(Run),
-    /// Give this input to the heap, and wait for its answer; then [`Told::Answer`].
+    /// Give this input to the heap, and wait for its answer; then [`StepOutcome::Answer`].
     Ask(Input),
     /// The call is over.
     End(Answer),
@@ -25,7 +25,7 @@ pub enum Step {
 
 /// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum StepOutcome {
     /// It is done.
     Done,
     /// The heap has answered.
@@ -93,28 +93,28 @@ impl Call {
         }
     }
 
-    /// The step after the one whose outcome is `told`.
-    pub fn go_on(&mut self, heap: &mut Heap, told: Told) -> Step {
-        match (self.stage, told) {
-            (Stage::Publishes, Told::Done) | (Stage::GivesBack, Told::Answer(_)) => self.give_back_next(),
-            (Stage::Allocates, Told::Answer(answer)) => self.allocated(heap, answer),
-            (Stage::Places, Told::Done) => {
+    /// The step after the one whose outcome is `outcome`.
+    pub fn go_on(&mut self, heap: &mut Heap, outcome: StepOutcome) -> Step {
+        match (self.stage, outcome) {
+            (Stage::Publishes, StepOutcome::Done) | (Stage::GivesBack, StepOutcome::Answer(_)) => self.give_back_next(),
+            (Stage::Allocates, StepOutcome::Answer(answer)) => self.allocated(heap, answer),
+            (Stage::Places, StepOutcome::Done) => {
                 self.stage = Stage::Allocates;
                 Step::Ask(Input::Adopt(self.waiter))
             }
-            (Stage::Refreshes(block), Told::Done) => Step::End(block),
-            (Stage::Frees, Told::Answer(Answer::Elsewhere)) => {
+            (Stage::Refreshes(block), StepOutcome::Done) => Step::End(block),
+            (Stage::Frees, StepOutcome::Answer(Answer::Elsewhere)) => {
                 self.stage = Stage::PublishesBlock;
                 Step::Publish
             }
-            (Stage::PublishesBlock, Told::Done) => {
+            (Stage::PublishesBlock, StepOutcome::Done) => {
                 let Goal::Free(offset) = self.goal else { unreachable!("only a block that is freed is elsewhere") };
                 self.stage = Stage::Frees;
                 Step::Ask(Input::FreeElsewhere(offset, self.waiter))
             }
-            (Stage::Frees, Told::Answer(Answer::Freed)) => self.give_back(heap, Then::End(Answer::Freed)),
-            (Stage::Frees, Told::Answer(answer)) => Step::End(answer),
-            (stage, told) => unreachable!("{told:?} is no outcome of {stage:?}"),
+            (Stage::Frees, StepOutcome::Answer(Answer::Freed)) => self.give_back(heap, Then::End(Answer::Freed)),
+            (Stage::Frees, StepOutcome::Answer(answer)) => Step::End(answer),
+            (stage, outcome) => unreachable!("{outcome:?} is no outcome of {stage:?}"),
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
     fn run(heap: &mut Heap, mut call: Call) -> (Vec<&'static str>, Answer) {
         let (mut steps, mut step) = (Vec::new(), call.begin(heap));
         loop {
-            let told = match step {
+            let outcome = match step {
                 Step::End(answer) => return (steps, answer),
                 Step::Ask(input) => {
                     steps.push(match input {
@@ -211,22 +211,22 @@ mod tests {
                     let mut effects = Vec::new();
                     heap.step(input, &mut effects);
                     let [Effect::Done(WAITER, answer)] = effects[..] else { panic!("{effects:?}") };
-                    Told::Answer(answer)
+                    StepOutcome::Answer(answer)
                 }
                 Step::Publish => {
                     steps.push("publish");
-                    Told::Done
+                    StepOutcome::Done
                 }
                 Step::Refresh => {
                     steps.push("refresh");
-                    Told::Done
+                    StepOutcome::Done
                 }
                 Step::Place(_) => {
                     steps.push("place");
-                    Told::Done
+                    StepOutcome::Done
                 }
             };
-            step = call.go_on(heap, told);
+            step = call.go_on(heap, outcome);
         }
     }
 
@@ -266,14 +266,14 @@ mod tests {
         let mut call = Call::free(8192, WAITER);
         let mut effects = Vec::new();
         assert_eq!(call.begin(&mut heap), Step::Ask(Input::Free(8192, WAITER)));
-        assert_eq!(call.go_on(&mut heap, Told::Answer(Answer::Elsewhere)), Step::Publish);
-        let ask = call.go_on(&mut heap, Told::Done);
+        assert_eq!(call.go_on(&mut heap, StepOutcome::Answer(Answer::Elsewhere)), Step::Publish);
+        let ask = call.go_on(&mut heap, StepOutcome::Done);
         assert_eq!(ask, Step::Ask(Input::FreeElsewhere(8192, WAITER)));
         heap.step(Input::FreeElsewhere(8192, WAITER), &mut effects);
         let reply = Message::Reply { waiter: WAITER, outcome: Outcome::Freed, owner: DIRECTORY };
         heap.step(Input::Message(DIRECTORY, reply), &mut effects);
         assert_eq!(effects.last(), Some(&Effect::Done(WAITER, Answer::Freed)));
-        assert_eq!(call.go_on(&mut heap, Told::Answer(Answer::Freed)), Step::End(Answer::Freed));
+        assert_eq!(call.go_on(&mut heap, StepOutcome::Answer(Answer::Freed)), Step::End(Answer::Freed));
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         let mut effects = Vec::new();
         let Step::Ask(input) = call.begin(&mut heap) else { panic!("it begins with the heap") };
         heap.step(input, &mut effects);
-        assert_eq!(call.go_on(&mut heap, Told::Answer(Answer::Freed)), Step::Publish);
+        assert_eq!(call.go_on(&mut heap, StepOutcome::Answer(Answer::Freed)), Step::Publish);
         call.give_up(&mut heap, &mut effects);
         let (steps, _) = run(&mut heap, Call::allocate(request(BYTES), WAITER));
         assert_eq!(steps[..3], ["publish", "give back", "allocate"]);

@@ -21,7 +21,7 @@ mod call;
 mod directory;
 mod span;
 
-pub use call::{Call, Step, Told};
+pub use call::{Call, Step, StepOutcome};
 pub use directory::SPANS_MAX;
 pub use trellis_base::size_classes::{self, ALIGN_BYTES_MIN, SMALL_BYTES_MAX};
 

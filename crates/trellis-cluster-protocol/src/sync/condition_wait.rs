@@ -13,7 +13,7 @@ pub enum WaitStep {
     LetGo,
     /// Wait for the notification; what is given up is abandoned ([`Input::AbandonDemand`](super::Input::AbandonDemand)).
     Await,
-    /// Abandon the wait, which nobody waits for; then [`WaitTold::Done`].
+    /// Abandon the wait, which nobody waits for; then [`WaitOutcome::Done`].
     Withdraw,
     /// Take the lock again.
     TakeAgain,
@@ -23,7 +23,7 @@ pub enum WaitStep {
 
 /// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WaitTold {
+pub enum WaitOutcome {
     /// It is done; for [`WaitStep::Await`]: notified.
     Done,
     /// The time of the wait is over, and there was no notification.
@@ -66,29 +66,29 @@ impl ConditionWait {
         (ConditionWait { stage: Stage::Enrolls, is_notified: None }, WaitStep::Enroll)
     }
 
-    /// The step after the one whose outcome is `told`.
-    pub fn go_on(&mut self, told: WaitTold) -> WaitStep {
-        let (stage, step) = match (self.stage, told) {
-            (Stage::Enrolls, WaitTold::Done) => (Stage::LetsGo, WaitStep::LetGo),
-            (Stage::LetsGo, WaitTold::Done) => (Stage::Awaits, WaitStep::Await),
-            (Stage::Enrolls | Stage::LetsGo, WaitTold::Failed { is_lock_lost }) => {
+    /// The step after the one whose outcome is `outcome`.
+    pub fn go_on(&mut self, outcome: WaitOutcome) -> WaitStep {
+        let (stage, step) = match (self.stage, outcome) {
+            (Stage::Enrolls, WaitOutcome::Done) => (Stage::LetsGo, WaitStep::LetGo),
+            (Stage::LetsGo, WaitOutcome::Done) => (Stage::Awaits, WaitStep::Await),
+            (Stage::Enrolls | Stage::LetsGo, WaitOutcome::Failed { is_lock_lost }) => {
                 (Stage::Withdraws { is_lock_held: !is_lock_lost }, WaitStep::Withdraw)
             }
-            (Stage::Awaits, told) => {
-                self.is_notified = match told {
-                    WaitTold::Done => Some(true),
-                    WaitTold::NotNotified => Some(false),
-                    WaitTold::Failed { .. } => None,
+            (Stage::Awaits, outcome) => {
+                self.is_notified = match outcome {
+                    WaitOutcome::Done => Some(true),
+                    WaitOutcome::NotNotified => Some(false),
+                    WaitOutcome::Failed { .. } => None,
                 };
                 (Stage::Takes, WaitStep::TakeAgain)
             }
             (Stage::Withdraws { is_lock_held }, _) => return self.end(is_lock_held),
-            (Stage::Takes, WaitTold::Done) => return self.end(true),
+            (Stage::Takes, WaitOutcome::Done) => return self.end(true),
             (Stage::Takes, _) => {
                 self.is_notified = None;
                 return self.end(false);
             }
-            (stage, told) => unreachable!("{told:?} is no outcome of {stage:?}"),
+            (stage, outcome) => unreachable!("{outcome:?} is no outcome of {stage:?}"),
         };
         self.stage = stage;
         step
@@ -105,13 +105,13 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    const FAILED: WaitTold = WaitTold::Failed { is_lock_lost: false };
+    const FAILED: WaitOutcome = WaitOutcome::Failed { is_lock_lost: false };
 
     /// The steps of a wait whose steps have these outcomes.
-    fn steps(told: &[WaitTold]) -> Vec<WaitStep> {
+    fn steps(outcome: &[WaitOutcome]) -> Vec<WaitStep> {
         let (mut wait, first) = ConditionWait::begin();
         let mut steps = vec![first];
-        steps.extend(told.iter().map(|&told| wait.go_on(told)));
+        steps.extend(outcome.iter().map(|&outcome| wait.go_on(outcome)));
         steps
     }
 
@@ -122,26 +122,26 @@ mod tests {
     #[test]
     fn a_wait_is_enrolled_before_its_lock_is_released_and_takes_it_again() {
         use WaitStep::{Await, Enroll, LetGo, TakeAgain};
-        let all = steps(&[WaitTold::Done; 4]);
+        let all = steps(&[WaitOutcome::Done; 4]);
         assert_eq!(all, [Enroll, LetGo, Await, TakeAgain, end(Some(true), true)]);
-        let late = steps(&[WaitTold::Done, WaitTold::Done, WaitTold::NotNotified, WaitTold::Done]);
+        let late = steps(&[WaitOutcome::Done, WaitOutcome::Done, WaitOutcome::NotNotified, WaitOutcome::Done]);
         assert_eq!(late.last(), Some(&end(Some(false), true)));
     }
 
     #[test]
     fn a_wait_that_does_not_begin_is_withdrawn() {
         use WaitStep::{Enroll, LetGo, Withdraw};
-        assert_eq!(steps(&[FAILED, WaitTold::Done]), [Enroll, Withdraw, end(None, true)]);
-        assert_eq!(steps(&[WaitTold::Done, FAILED, WaitTold::Done]), [Enroll, LetGo, Withdraw, end(None, true)]);
-        let lost = steps(&[WaitTold::Done, WaitTold::Failed { is_lock_lost: true }, WaitTold::Done]);
+        assert_eq!(steps(&[FAILED, WaitOutcome::Done]), [Enroll, Withdraw, end(None, true)]);
+        assert_eq!(steps(&[WaitOutcome::Done, FAILED, WaitOutcome::Done]), [Enroll, LetGo, Withdraw, end(None, true)]);
+        let lost = steps(&[WaitOutcome::Done, WaitOutcome::Failed { is_lock_lost: true }, WaitOutcome::Done]);
         assert_eq!(lost.last(), Some(&end(None, false)));
     }
 
     #[test]
     fn a_wait_that_failed_takes_its_lock_again_if_it_can() {
-        let taken = steps(&[WaitTold::Done, WaitTold::Done, FAILED, WaitTold::Done]);
+        let taken = steps(&[WaitOutcome::Done, WaitOutcome::Done, FAILED, WaitOutcome::Done]);
         assert_eq!(taken.last(), Some(&end(None, true)));
-        let lost = steps(&[WaitTold::Done, WaitTold::Done, WaitTold::Done, FAILED]);
+        let lost = steps(&[WaitOutcome::Done, WaitOutcome::Done, WaitOutcome::Done, FAILED]);
         assert_eq!(lost.last(), Some(&end(None, false)));
     }
 }

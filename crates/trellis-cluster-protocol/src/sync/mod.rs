@@ -30,7 +30,7 @@ mod words;
 
 pub use atomic::Operation;
 pub use condition::ConditionDemand;
-pub use condition_wait::{ConditionWait, WaitEnd, WaitStep, WaitTold};
+pub use condition_wait::{ConditionWait, WaitEnd, WaitOutcome, WaitStep};
 pub use event::EventDemand;
 pub use inquiry::Answers;
 pub use objects::{Demand, Outcome, Refusal};

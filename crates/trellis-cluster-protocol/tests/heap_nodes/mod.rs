@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{
-    self, Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Step, Told, Waiter,
+    self, Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Step, StepOutcome, Waiter,
 };
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -111,16 +111,16 @@ impl Nodes {
     }
 
     /// The next step of a call, after the one with this outcome.
-    fn go_on(&mut self, node: u16, waiter: Waiter, mut told: Option<Told>) {
+    fn go_on(&mut self, node: u16, waiter: Waiter, mut outcome: Option<StepOutcome>) {
         let heap = &mut self.heaps[usize::from(node)];
         let call = self.running.get_mut(&(node, waiter)).expect("a call with steps");
         loop {
-            let step = match told {
+            let step = match outcome {
                 None => call.begin(heap),
-                Some(told) => call.go_on(heap, told),
+                Some(outcome) => call.go_on(heap, outcome),
             };
             match step {
-                Step::Publish | Step::Refresh | Step::Place(_) => told = Some(Told::Done),
+                Step::Publish | Step::Refresh | Step::Place(_) => outcome = Some(StepOutcome::Done),
                 Step::Ask(input) => return self.step(node, input),
                 Step::End(answer) => {
                     self.running.remove(&(node, waiter));
@@ -152,7 +152,7 @@ impl Nodes {
 
     fn done(&mut self, node: u16, waiter: Waiter, answer: Answer) {
         match self.running.contains_key(&(node, waiter)) {
-            true => self.go_on(node, waiter, Some(Told::Answer(answer))),
+            true => self.go_on(node, waiter, Some(StepOutcome::Answer(answer))),
             false => self.end(node, waiter, answer),
         }
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use trellis_cluster_protocol::heap::{
     Answer, Block, Call, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
-    Step, Told,
+    Step, StepOutcome,
 };
 use trellis_cluster_protocol::{NodeId, heap, wire};
 
@@ -102,18 +102,18 @@ impl Node {
         let mut step = call.begin(&mut lock(&self.heap.state).machine);
         loop {
             let outcome = match step {
-                Step::Publish => self.publish().map(|()| Told::Done),
-                Step::Refresh => self.refresh().map(|()| Told::Done),
-                Step::Place(run) => place(run).map(|()| Told::Done),
+                Step::Publish => self.publish().map(|()| StepOutcome::Done),
+                Step::Refresh => self.refresh().map(|()| StepOutcome::Done),
+                Step::Place(run) => place(run).map(|()| StepOutcome::Done),
                 Step::Ask(input) => {
                     ticket.rearm();
-                    self.heap_call(ticket, input).map(Told::Answer)
+                    self.heap_call(ticket, input).map(StepOutcome::Answer)
                 }
                 Step::End(answer) => return Ok(answer),
             };
             let mut state = lock(&self.heap.state);
             match outcome {
-                Ok(told) => step = call.go_on(&mut state.machine, told),
+                Ok(outcome) => step = call.go_on(&mut state.machine, outcome),
                 Err(error) => {
                     self.heap_change(&mut state, |machine, effects| call.give_up(machine, effects));
                     return Err(error);

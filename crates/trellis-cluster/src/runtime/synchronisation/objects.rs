@@ -4,7 +4,7 @@
 //! must never release a lock before the wait is enrolled: a notification would be missed.
 
 use trellis_cluster_protocol::sync::{
-    ConditionDemand, ConditionWait, Demand, Input, Kind, OnceDemand, ReadWriteDemand, WaitEnd, WaitStep, WaitTold,
+    ConditionDemand, ConditionWait, Demand, Input, Kind, OnceDemand, ReadWriteDemand, WaitEnd, WaitOutcome, WaitStep,
 };
 
 use super::held::Holding;
@@ -177,14 +177,14 @@ impl Node {
         let mut failed = None;
         loop {
             let outcome = match step {
-                WaitStep::Enroll => self.enroll(id, &ticket).map(|()| WaitTold::Done),
-                WaitStep::LetGo => self.let_go(guarding).map(|()| WaitTold::Done),
+                WaitStep::Enroll => self.enroll(id, &ticket).map(|()| WaitOutcome::Done),
+                WaitStep::LetGo => self.let_go(guarding).map(|()| WaitOutcome::Done),
                 WaitStep::Await => self.await_notification(id, &ticket, timeout),
                 WaitStep::Withdraw => {
                     self.sync_step(Input::AbandonDemand(ticket.name()));
-                    Ok(WaitTold::Done)
+                    Ok(WaitOutcome::Done)
                 }
-                WaitStep::TakeAgain => self.take_again(guarding).map(|()| WaitTold::Done),
+                WaitStep::TakeAgain => self.take_again(guarding).map(|()| WaitOutcome::Done),
                 WaitStep::End(WaitEnd { is_notified, is_lock_held }) => {
                     // If the wait failed, the lock failed for the same reason.
                     let notified = is_notified.ok_or_else(|| failed.expect("a step failed"));
@@ -194,18 +194,18 @@ impl Node {
             step = wait.go_on(outcome.unwrap_or_else(|error| {
                 let is_lock_lost = matches!(error, WaitError::Misuse(_)) && step == WaitStep::LetGo;
                 failed.get_or_insert(error);
-                WaitTold::Failed { is_lock_lost }
+                WaitOutcome::Failed { is_lock_lost }
             }));
         }
     }
 
     /// Waits for the notification, at most for `timeout`.
-    fn await_notification(&self, id: u64, ticket: &Ticket<'_>, timeout: Timeout) -> Result<WaitTold, WaitError> {
+    fn await_notification(&self, id: u64, ticket: &Ticket<'_>, timeout: Timeout) -> Result<WaitOutcome, WaitError> {
         let started = self.now();
         let demand = Demand::Condition(ConditionDemand::Wait);
         let ended = self.wait_for_demand(ticket, id, demand, timeout, Wait::Condition(id));
         self.count_wait(demand, started, true);
-        ended.map(|ended| if ended == Ended::NotYet { WaitTold::NotNotified } else { WaitTold::Done })
+        ended.map(|ended| if ended == Ended::NotYet { WaitOutcome::NotNotified } else { WaitOutcome::Done })
     }
 
     /// Enrolls the wait. After this returns, no notification is missed.
