@@ -1,4 +1,4 @@
-// The paper's test program (appendix A), written anew: what it measures in sections 6.1 and 6.2.
+// The paper's test program (appendix A), written again: what it measures in sections 6.1 and 6.2.
 //
 //     trellis c++ --mode heap appendix_a.cpp -o appendix_a && ./appendix_a heap 100
 //

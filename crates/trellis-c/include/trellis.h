@@ -430,8 +430,8 @@ typedef struct trellis_counters {
     uint64_t handler_ns;            /* the service thread ran while the program computed */
     uint64_t program_ns;            /* since joining */
     uint64_t program_threads;       /* threads of the program that synchronised, at least 1 */
-    uint64_t pages_carried_out;     /* pages piggybacked on the token of a lock */
-    uint64_t pages_carried_in;      /* pages that arrived so and were merged into copies */
+    uint64_t pages_piggybacked_out;     /* pages piggybacked on the token of a lock */
+    uint64_t pages_piggybacked_in;      /* pages that arrived so and were merged into copies */
     uint64_t pages_evicted;         /* evicted because memory was short (home memory-server) */
     uint64_t pages_written_back;    /* changed pages that were written back to their memory servers */
     uint64_t recalls;               /* pages that their memory server recalled */

@@ -161,7 +161,7 @@ fn numbers_and_layouts_are_those_of_the_library() {
         messages_in messages_out invalidations lock_acquires lock_acquires_local barriers atomics fault_wait_ns
         lock_wait_ns barrier_wait_ns unauthenticated_refused nodes_refused packets_refused frames_refused upgrade_owner_faults retries redirects packets_in
         packets_out overhead_ns diffs_out diffs_in handler_ns program_ns program_threads
-        pages_carried_out pages_carried_in pages_evicted pages_written_back recalls);
+        pages_piggybacked_out pages_piggybacked_in pages_evicted pages_written_back recalls);
     assert_eq!(library.len(), 21 + size_of::<Counters>() / 8, "every field is compared");
     assert_eq!(header, library);
 }

@@ -46,7 +46,7 @@ const MAPPED: u8 = 4;
 /// While fetching: it changed in the store meanwhile. Otherwise: it has a twin.
 const STALE_OR_TWIN: u8 = 8;
 /// The page in the store differs from the initial content of this region's pages.
-const TOLD: u8 = 16;
+const MARKED: u8 = 16;
 /// A change of it is being written to the store.
 const WRITING: u8 = 32;
 /// While fetching: a thread waits to write.
@@ -68,7 +68,7 @@ struct Overlay {
     is_taken: bool,
 }
 
-/// The size of the groups of pages that are skipped if none of their pages is marked as told.
+/// The size of the groups of pages that are skipped if none of their pages is marked.
 const GROUP_PAGES: usize = 4096;
 
 /// The maximum number of open pages: every release compares all of them.
@@ -106,8 +106,8 @@ impl Measure {
 /// See the module.
 pub struct Table {
     states: Vec<u8>,
-    /// Groups that contain or contained a page marked as told: a region has too many pages to examine one by one.
-    told: Vec<bool>,
+    /// Groups that contain or contained a page marked: a region has too many pages to examine one by one.
+    marked: Vec<bool>,
     /// Whether a page of which nothing is known may be in the store.
     assume_stored: bool,
     /// The maximum number of page frames and twins.
@@ -133,7 +133,7 @@ impl Table {
     pub fn new(pages: usize, room: usize, assume_stored: bool) -> Table {
         Table {
             states: vec![0; pages],
-            told: vec![false; pages.div_ceil(GROUP_PAGES)],
+            marked: vec![false; pages.div_ceil(GROUP_PAGES)],
             assume_stored,
             room,
             frames: 0,
@@ -211,9 +211,9 @@ impl Table {
         if !self.assume_stored {
             return;
         }
-        for (states, told) in self.states.chunks_mut(GROUP_PAGES).zip(&mut self.told) {
-            if std::mem::take(told) {
-                states.iter_mut().for_each(|state| *state &= !TOLD);
+        for (states, marked) in self.states.chunks_mut(GROUP_PAGES).zip(&mut self.marked) {
+            if std::mem::take(marked) {
+                states.iter_mut().for_each(|state| *state &= !MARKED);
             }
         }
     }
@@ -225,21 +225,21 @@ impl Table {
 
     /// Whether the store has nothing of the page, and no change of it was made.
     pub fn is_zero(&self, page: u64) -> bool {
-        self.has(page, TOLD) == self.assume_stored && !self.overlays.contains_key(&page)
+        self.has(page, MARKED) == self.assume_stored && !self.overlays.contains_key(&page)
     }
 
     /// Sets whether the store has nothing of the page.
     pub fn set_zero(&mut self, page: u64, zero: bool) {
-        let told = zero == self.assume_stored;
-        self.set(page, TOLD, told);
-        self.told[page as usize / GROUP_PAGES] |= told;
+        let is_marked = zero == self.assume_stored;
+        self.set(page, MARKED, is_marked);
+        self.marked[page as usize / GROUP_PAGES] |= is_marked;
     }
 
     /// The pages that may be in the store.
     pub fn stored_pages(&self) -> impl Iterator<Item = u64> + '_ {
-        let groups = (0..self.told.len()).filter(|&group| self.assume_stored || self.told[group]);
+        let groups = (0..self.marked.len()).filter(|&group| self.assume_stored || self.marked[group]);
         let pages = groups.flat_map(|group| group * GROUP_PAGES..((group + 1) * GROUP_PAGES).min(self.states.len()));
-        pages.map(|page| page as u64).filter(|&page| self.has(page, TOLD) != self.assume_stored)
+        pages.map(|page| page as u64).filter(|&page| self.has(page, MARKED) != self.assume_stored)
     }
 
     /// How many more page frames and twins there may be.

@@ -74,8 +74,8 @@ macro_rules! answers_as {
             self.$inner.publishing()
         }
 
-        fn has_carryable(&self) -> bool {
-            self.$inner.has_carryable()
+        fn has_migratory(&self) -> bool {
+            self.$inner.has_migratory()
         }
     };
 }

@@ -291,7 +291,7 @@ fn locks_exclude_and_are_fair() {
 
 #[test]
 fn a_lock_that_nobody_waits_for_any_more_is_handed_on() {
-    sync(Program::ImpatientLocks, 3, 1, 2, 1);
+    sync(Program::AbandonedLocks, 3, 1, 2, 1);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn additions_are_linearizable() {
     sync(Program::Words, 2, 2, 1, 2);
 }
 
-fn impatient(program: Program, nodes: u16, threads: u8, rounds: u8, time_outs: u8) {
+fn with_time_outs(program: Program, nodes: u16, threads: u8, rounds: u8, time_outs: u8) {
     let instance = SyncInstance { program, nodes, threads, rounds, objects: 1, time_outs };
     passes_model(&instance.describe(), &mut instance.model(), MUST_END);
 }
@@ -315,7 +315,7 @@ fn impatient(program: Program, nodes: u16, threads: u8, rounds: u8, time_outs: u
 fn who_tries_a_lock_is_told_and_keeps_nobody_waiting() {
     sync(Program::TriedLocks, 3, 1, 2, 1);
     sync(Program::TriedLocks, 2, 2, 1, 1);
-    impatient(Program::TriedLocks, 3, 1, 1, 2);
+    with_time_outs(Program::TriedLocks, 3, 1, 1, 2);
 }
 
 #[test]
@@ -326,10 +326,10 @@ fn barriers_bring_what_everybody_brought() {
 
 #[test]
 fn who_gave_up_in_a_barrier_has_come() {
-    impatient(Program::Barrier, 3, 1, 2, 2);
-    impatient(Program::Reduce, 3, 1, 2, 2);
-    impatient(Program::CountingBarrier, 3, 1, 2, 2);
-    impatient(Program::CountingBarrier, 2, 2, 1, 2);
+    with_time_outs(Program::Barrier, 3, 1, 2, 2);
+    with_time_outs(Program::Reduce, 3, 1, 2, 2);
+    with_time_outs(Program::CountingBarrier, 3, 1, 2, 2);
+    with_time_outs(Program::CountingBarrier, 2, 2, 1, 2);
 }
 
 #[test]
@@ -337,32 +337,32 @@ fn writers_are_alone_and_readers_together() {
     sync(Program::ReadWriteLocks, 3, 1, 1, 1);
     sync(Program::ReadWriteLocks, 2, 1, 2, 1);
     sync(Program::ReadWriteLocks, 2, 1, 1, 2);
-    impatient(Program::ReadWriteLocks, 3, 1, 1, 2);
+    with_time_outs(Program::ReadWriteLocks, 3, 1, 1, 2);
 }
 
 #[test]
 fn semaphores_let_in_as_many_as_were_posted() {
     sync(Program::Semaphores, 3, 1, 2, 1);
-    impatient(Program::Semaphores, 3, 1, 1, 2);
+    with_time_outs(Program::Semaphores, 3, 1, 1, 2);
 }
 
 #[test]
 fn events_wake_everybody_and_only_when_set() {
     sync(Program::Events, 3, 1, 2, 1);
-    impatient(Program::Events, 3, 1, 2, 2);
+    with_time_outs(Program::Events, 3, 1, 2, 2);
 }
 
 #[test]
 fn what_is_done_once_is_done_once() {
     sync(Program::Onces, 3, 1, 2, 1);
-    impatient(Program::Onces, 3, 1, 2, 2);
+    with_time_outs(Program::Onces, 3, 1, 2, 2);
 }
 
 #[test]
 fn conditions_lose_no_signal_and_wake_nobody_without_one() {
     sync(Program::Conditions, 3, 1, 2, 1);
-    impatient(Program::Conditions, 3, 1, 2, 1);
-    impatient(Program::Conditions, 4, 1, 1, 2);
+    with_time_outs(Program::Conditions, 3, 1, 2, 1);
+    with_time_outs(Program::Conditions, 4, 1, 1, 2);
 }
 
 #[test]

@@ -86,7 +86,7 @@ enum Command {
         disable_help_flag = true
     )]
     LeftOut {
-        /// Whatever follows
+        /// The arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },

@@ -20,7 +20,7 @@ use trellis::remote::{Call, Host, Pointer, RemoteError};
 /// Rights last long: a busy machine loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), home_lease: Duration::from_secs(3) };
 /// For a bad network, in which much is sent again.
-const PATIENT: Times = Times { lease_term: Duration::from_secs(2), home_lease: Duration::from_millis(1500) };
+const SLOW: Times = Times { lease_term: Duration::from_secs(2), home_lease: Duration::from_millis(1500) };
 /// The impairments of that network.
 const BAD: &str = "drop=10%,duplicate=5%,delay=300us,jitter=300us,seed=11";
 /// The number of pages in use, unless a test chooses another.
@@ -455,7 +455,7 @@ fn a_client_that_dies_with_a_lease_holds_nobody_up_for_ever() {
 
 #[test]
 fn a_bad_network_while_a_home_dies_loses_nothing() {
-    in_a_rack("a_bad_network_while_a_home_dies_loses_nothing", 2, PATIENT, "4MiB", |mut rack| {
+    in_a_rack("a_bad_network_while_a_home_dies_loses_nothing", 2, SLOW, "4MiB", |mut rack| {
         rack.control(1);
         rack.serve("s1");
         rack.serve("s2");

@@ -134,11 +134,11 @@ fn join_running(
 ) -> Result<Joined, JoinError> {
     let secret = Secret::choose(&config, secret)?;
     let address = config.join.clone().unwrap_or_default();
-    let door = Door { address, secret: &secret, until: timeout(&config), is_known: false };
-    let (settings, local) = door.read(None, "configuration")?;
-    config.take_from_cluster(&settings).map_err(|why| door.refused(why))?;
+    let contact = Contact { address, secret: &secret, until: timeout(&config), is_known: false };
+    let (settings, local) = contact.read(None, "configuration")?;
+    config.take_from_cluster(&settings).map_err(|why| contact.refused(why))?;
     if config.nodes.is_empty() || config.manager >= config.nodes.len() {
-        return Err(door.refused("it does not say who takes others in".to_owned()));
+        return Err(contact.refused("it does not say who takes others in".to_owned()));
     }
     // If this machine lacks something, that must be known before the others hear of this process.
     let region = make_region(&config, &[], status.is_some())?;
@@ -149,7 +149,7 @@ fn join_running(
         }
     };
     let own = listener.local_addr().map_err(|source| JoinError::System { what: "a socket has no address", source })?;
-    let coordinator = Door { address: config.nodes[config.manager].clone(), is_known: true, ..door };
+    let coordinator = Contact { address: config.nodes[config.manager].clone(), is_known: true, ..contact };
     let number = coordinator.ask(Some(config.manager), &format!("place {own}"))?.0;
     config.node = number.parse().map_err(|_| coordinator.refused(format!("it gave the number `{number}`")))?;
     if config.node < config.node_count() || config.node >= config.capacity() {
@@ -175,7 +175,7 @@ fn timeout(config: &Config) -> Instant {
 }
 
 /// The address at which a process that is not yet a node asks.
-struct Door<'a> {
+struct Contact<'a> {
     address: String,
     secret: &'a Secret,
     until: Instant,
@@ -183,7 +183,7 @@ struct Door<'a> {
     is_known: bool,
 }
 
-impl Door<'_> {
+impl Contact<'_> {
     /// Reads a text that may be longer than one answer.
     fn read(&self, node: Option<usize>, question: &str) -> Result<(String, IpAddr), JoinError> {
         let mut text = Vec::new();
@@ -637,9 +637,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let secret = Secret::random().unwrap();
-        let door = Door { address, secret: &secret, until: Instant::now(), is_known: true };
-        assert!(door.is_open());
+        let contact = Contact { address, secret: &secret, until: Instant::now(), is_known: true };
+        assert!(contact.is_open());
         drop(listener);
-        assert!(!door.is_open());
+        assert!(!contact.is_open());
     }
 }

@@ -201,7 +201,7 @@ const ROWS: [Row; 21] = [
         code: 8,
         wait: Wait::Leave,
         limit: Limit::Members,
-        error: "a line on standard error says every so often who has not left",
+        error: "lines on standard error name the nodes that have not left",
     },
 ];
 

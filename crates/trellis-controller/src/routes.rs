@@ -137,7 +137,7 @@ pub(crate) struct Router {
     /// Whether this controller leads at this moment.
     leads: Box<dyn Fn() -> bool + Send>,
     /// The range that was last sent of those that are sent again in turn.
-    told_again: RangeNumber,
+    sent_again: RangeNumber,
 }
 
 impl Router {
@@ -162,7 +162,7 @@ impl Router {
             is_dirty: false,
             complaint,
             leads,
-            told_again: RangeNumber(0),
+            sent_again: RangeNumber(0),
         }
     }
 
@@ -245,9 +245,9 @@ impl Router {
     /// Sends the next range in turn again.
     fn tell_next(&mut self, reports: &Sender<Report>) {
         let Some(Wanted { homes, .. }) = &self.wanted else { return };
-        let next = homes.range((Bound::Excluded(self.told_again), Bound::Unbounded)).next();
+        let next = homes.range((Bound::Excluded(self.sent_again), Bound::Unbounded)).next();
         if let Some(range) = next.or_else(|| homes.first_key_value()).map(|(range, _)| *range) {
-            self.told_again = range;
+            self.sent_again = range;
             self.set(range, reports);
         }
     }

@@ -107,7 +107,7 @@ fn pages_that_go_with_locks_bear_a_bad_network() {
                     }
                 }
                 let counted = cluster.counters();
-                println!("node {me}: {} carried, {} fetched", counted.pages_carried_in, counted.pages_in);
+                println!("node {me}: {} piggybacked, {} fetched", counted.pages_piggybacked_in, counted.pages_in);
                 cluster.barrier(0).unwrap();
                 let counts = (0..8).map(|index| word(cluster, index).load(Ordering::Relaxed)).collect::<Vec<_>>();
                 assert_eq!(counts, [90, 90, 30, 30, 30, 30, 30, 30]);

@@ -93,7 +93,7 @@ fn links() -> Vec<&'static Holding> {
 }
 
 /// Node 1 waits a second at most; node 0 has all the time that the test needs.
-fn impatient(config: &mut trellis::Config) {
+fn with_short_waits(config: &mut trellis::Config) {
     config.coherence = Protocol::all_release_consistent()[0];
     if config.node == 1 {
         config.wait_seconds_max = 1;
@@ -106,7 +106,7 @@ fn a_lock_whose_stores_did_not_reach_their_homes_stays_held_and_loses_nothing() 
     let gate = links[1];
     let (tell, heard) = mpsc::channel();
     let heard = Mutex::new(heard);
-    run_over(links, impatient, |cluster| {
+    run_over(links, with_short_waits, |cluster| {
         if cluster.node() == 0 {
             heard.lock().unwrap().recv().unwrap();
             assert!(
@@ -153,7 +153,7 @@ fn a_guard_that_cannot_give_back_its_lock_ends_the_cluster() {
         for link in links {
             scope.spawn(move || {
                 let mut config = support::config(link.node(), 2);
-                impatient(&mut config);
+                with_short_waits(&mut config);
                 let cluster = trellis::Cluster::join_over(config, Box::new(link)).expect("the node joins");
                 if cluster.node() == 1 {
                     let guard = cluster.mutex(5).lock().unwrap();

@@ -113,7 +113,7 @@ fn counters_under_locks_count_although_they_share_pages() {
 fn count(nodes: usize, counting: std::ops::Range<usize>, change: impl Fn(&mut trellis::Config)) {
     const EACH: u64 = 90;
     let in_turn = counting.len() == 2;
-    let (fetched, carried) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (fetched, piggybacked) = (AtomicU64::new(0), AtomicU64::new(0));
     run(nodes, change, |cluster| {
         let node = cluster.node();
         let mut left = if counting.contains(&node) { EACH } else { 0 };
@@ -129,7 +129,7 @@ fn count(nodes: usize, counting: std::ops::Range<usize>, change: impl Fn(&mut tr
         }
         let counted = cluster.counters();
         fetched.fetch_add(counted.pages_in, Ordering::Relaxed);
-        carried.fetch_add(counted.pages_carried_in, Ordering::Relaxed);
+        piggybacked.fetch_add(counted.pages_piggybacked_in, Ordering::Relaxed);
         cluster.barrier(0).unwrap();
         assert_eq!(load(cluster, 1), EACH * counting.len() as u64);
         for other in counting.clone() {
@@ -137,11 +137,11 @@ fn count(nodes: usize, counting: std::ops::Range<usize>, change: impl Fn(&mut tr
         }
         cluster.barrier(1).unwrap();
     });
-    let (fetched, carried) = (fetched.into_inner(), carried.into_inner());
-    println!("fetched {fetched}, carried {carried}");
+    let (fetched, piggybacked) = (fetched.into_inner(), piggybacked.into_inner());
+    println!("fetched {fetched}, piggybacked {piggybacked}");
     assert!(fetched <= 2 * counting.len() as u64, "{fetched} pages were fetched");
     // In turn it changes hands each time; where one of the two is its home, that one has the diffs.
-    assert!(!in_turn || carried >= EACH - 4, "only {carried} pages were carried");
+    assert!(!in_turn || piggybacked >= EACH - 4, "only {piggybacked} pages were piggybacked");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::server::RangeServer;
 use trellis_fabric_protocol::lease::{Epoch, Party, Placement, RangeNumber, State, Timing, epoch_of};
-use trellis_fabric_protocol::memory_server::{Carried, Decision, Input, Lease, LeaseServer, Order, Range, Staged};
+use trellis_fabric_protocol::memory_server::{Decision, Input, Lease, LeaseServer, Order, Payload, Range, Staged};
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, Incarnation, PAGE_BYTES, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::control::What;
@@ -65,7 +65,7 @@ fn keeps(lease_server: &mut LeaseServer, incarnation: u16, page: u64, epoch: Epo
     lease_server.control(1, OTHER, What::Store { incarnation, pages: 1, page, epoch });
     let orders = orders(lease_server);
     let stored =
-        Order::Send { to: OTHER, what: What::Stored { incarnation, pages: 1, page, epoch }, bytes: Carried::Nothing };
+        Order::Send { to: OTHER, what: What::Stored { incarnation, pages: 1, page, epoch }, bytes: Payload::Nothing };
     assert_eq!(orders.last(), Some(&stored), "{orders:?}");
     orders.len() == 2 && orders[0] == Order::Keep(page)
 }
@@ -100,7 +100,7 @@ fn a_home_changes_a_page_of_its_own_when_every_backup_has_it() {
         Order::Send {
             to: OTHER,
             what: What::Store { incarnation: 2, pages: 1, page: PAGES, epoch },
-            bytes: Carried::Own,
+            bytes: Payload::Own,
         },
     ] = orders(&mut lease_server)[..]
     else {

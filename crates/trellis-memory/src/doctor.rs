@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 
 use crate::catch::Catcher;
-use crate::sys::linux::uffd::{self, Door, Uffd};
+use crate::sys::linux::uffd::{self, Entry, Uffd};
 use crate::sys::linux::{calls, pagemap};
 
 /// One thing that a machine can or cannot do.
@@ -112,14 +112,14 @@ impl Capabilities {
 
 /// Examines this machine with this process's permissions.
 pub fn probe() -> Capabilities {
-    let doors = Door::ALL.map(|door| (door, uffd::features(door)));
-    let features = doors.iter().find_map(|(_, features)| features.as_ref().ok().copied());
+    let entries = Entry::ALL.map(|entry| (entry, uffd::features(entry)));
+    let features = entries.iter().find_map(|(_, features)| features.as_ref().ok().copied());
     let feature = |name, bit: u64, since: &str| match features {
         None => absent(name, "no userfaultfd can be opened, so its features are unknown".to_owned()),
         Some(features) if features & bit != 0 => present(name, "offered by the kernel".to_owned()),
         Some(_) => absent(name, format!("this kernel does not offer it; Linux {since} or newer does")),
     };
-    let [device, system_call, user_mode_only] = doors.map(|(door, features)| door_capability(door, features));
+    let [device, system_call, user_mode_only] = entries.map(|(entry, features)| entry_capability(entry, features));
     Capabilities {
         kernel: read_line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
         device,
@@ -154,15 +154,15 @@ fn absent(name: &'static str, detail: String) -> Capability {
     Capability { name, available: false, detail }
 }
 
-fn door_capability(door: Door, features: io::Result<u64>) -> Capability {
-    let (name, remedy) = match door {
-        Door::Device => ("/dev/userfaultfd", "root can allow it, for example with `chmod a+rw /dev/userfaultfd`"),
-        Door::SystemCall => (
+fn entry_capability(entry: Entry, features: io::Result<u64>) -> Capability {
+    let (name, remedy) = match entry {
+        Entry::Device => ("/dev/userfaultfd", "root can allow it, for example with `chmod a+rw /dev/userfaultfd`"),
+        Entry::SystemCall => (
             "userfaultfd(2), all faults",
             "needs root, CAP_SYS_PTRACE, or `sysctl vm.unprivileged_userfaultfd=1`; a container's seccomp profile may \
              forbid it too",
         ),
-        Door::UserModeOnly => (
+        Entry::UserModeOnly => (
             "userfaultfd(2), faults of user code only",
             "normally open to everybody since Linux 5.11; a container's seccomp profile may forbid it",
         ),
@@ -275,10 +275,10 @@ mod tests {
 
     #[test]
     fn a_closed_door_says_who_can_open_it() {
-        let denied = door_capability(Door::SystemCall, Err(io::Error::from_raw_os_error(libc::EPERM)));
+        let denied = entry_capability(Entry::SystemCall, Err(io::Error::from_raw_os_error(libc::EPERM)));
         assert!(!denied.available);
         assert!(denied.detail.contains("vm.unprivileged_userfaultfd=1"), "{}", denied.detail);
-        let missing = door_capability(Door::Device, Err(io::Error::from_raw_os_error(libc::ENOENT)));
+        let missing = entry_capability(Entry::Device, Err(io::Error::from_raw_os_error(libc::ENOENT)));
         assert!(missing.detail.contains("Linux 6.1"), "{}", missing.detail);
     }
 }

@@ -139,9 +139,9 @@ counters! {
     /// Threads of the program that synchronised, at least one: each has been running for that time.
     program_threads,
     /// Pages sent along with the token of a lock.
-    pages_carried_out,
+    pages_piggybacked_out,
     /// Pages that arrived in this way and were written into copies.
-    pages_carried_in,
+    pages_piggybacked_in,
     /// Pages evicted because memory was short (home `memory-server`).
     pages_evicted,
     /// Changed pages that were written back to their memory servers.

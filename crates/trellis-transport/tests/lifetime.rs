@@ -340,7 +340,7 @@ fn acceptor_threads() -> Vec<std::path::PathBuf> {
     tasks
         .flatten()
         .map(|task| task.path())
-        .filter(|path| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with("trellis-door")))
+        .filter(|path| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with("trellis-accept")))
         .collect()
 }
 

@@ -47,7 +47,7 @@ const STEPS: [Step; 20] = [
         work: Work::Check(&[
             "sync --program barrier --nodes 6 --rounds 3",
             "sync --program locks --nodes 4 --rounds 2",
-            "sync --program impatient-locks --nodes 3 --threads 2 --rounds 1",
+            "sync --program abandoned-locks --nodes 3 --threads 2 --rounds 1",
             "sync --program words --nodes 4 --rounds 2",
             "sync --program locks --nodes 3 --threads 2 --rounds 1 --objects 2",
             "sync --program words --nodes 3 --threads 2 --rounds 1 --objects 2",

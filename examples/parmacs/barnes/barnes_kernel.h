@@ -13,7 +13,7 @@
  * bodies sorted along a space-filling curve (Morton order), and its cells lie in the order in which it is walked.
  *
  * Bodies are stored along that curve too, as it was at the beginning. A processor owns a run of zones, each of the
- * bodies whose positions fill a page; before every step the runs are chosen anew, so that each has the same share of
+ * bodies whose positions fill a page; before every step the runs are chosen again, so that each has the same share of
  * the cost of the step before (Singh et al., "Load balancing and data locality in adaptive hierarchical N-body
  * methods", 1995). There are two arrays of positions and of costs, read and written in turn: one barrier in a step is
  * enough.

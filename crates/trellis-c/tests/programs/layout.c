@@ -61,8 +61,8 @@ int main(void) {
     FIELD(handler_ns);
     FIELD(program_ns);
     FIELD(program_threads);
-    FIELD(pages_carried_out);
-    FIELD(pages_carried_in);
+    FIELD(pages_piggybacked_out);
+    FIELD(pages_piggybacked_in);
     FIELD(pages_evicted);
     FIELD(pages_written_back);
     FIELD(recalls);

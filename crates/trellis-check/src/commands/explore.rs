@@ -60,7 +60,7 @@ pub(super) struct Explore {
     /// Let time pass between an access and the fault that it causes.
     #[arg(long)]
     late_faults: bool,
-    /// Let nobody tell when a woken thread has run on.
+    /// Do not report when a woken thread resumes.
     #[arg(long)]
     silent: bool,
     /// Let loads ask for the right to store.
@@ -184,7 +184,7 @@ enum HomeName {
     FirstTouch,
     /// Only with release consistency.
     Migrating,
-    /// Each in turn; only with release consistency.
+    /// Explore each of them in turn; only with release consistency.
     All,
 }
 
@@ -206,7 +206,7 @@ enum LockName {
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum ProgramName {
     Locks,
-    ImpatientLocks,
+    AbandonedLocks,
     Barrier,
     Words,
     TriedLocks,
@@ -372,7 +372,7 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
 fn sync_instance(chosen: &Synchronise) -> SyncInstance {
     let program = match chosen.program {
         ProgramName::Locks => Program::Locks,
-        ProgramName::ImpatientLocks => Program::ImpatientLocks,
+        ProgramName::AbandonedLocks => Program::AbandonedLocks,
         ProgramName::Barrier => Program::Barrier,
         ProgramName::Words => Program::Words,
         ProgramName::TriedLocks => Program::TriedLocks,

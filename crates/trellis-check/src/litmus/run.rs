@@ -62,7 +62,7 @@ pub(super) struct Simulator<'a, N, F> {
 }
 
 /// Random priorities are above all lowered ones.
-const DRAWN: u32 = 1 << 31;
+const RANDOM: u32 = 1 << 31;
 
 /// The slot of an outcome that no program uses: the value that the extra thread loaded.
 const ERRAND: usize = OBSERVED_MAX;
@@ -76,7 +76,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
             cluster: Cluster::new(),
             random: Random::new(0),
             schedule: Schedule::Uniform,
-            lowest: DRAWN,
+            lowest: RANDOM,
             receivers: [0; NODES_MAX],
             time_outs: 0,
             late_faults: false,
@@ -159,8 +159,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         let nodes = self.cluster.nodes.len() as u8;
         let schedules = [Schedule::Uniform, Schedule::Uniform, Schedule::Priorities, Schedule::Receivers];
         self.schedule = self.random.one_of(&schedules);
-        self.lowest = DRAWN;
-        self.receivers = [0; NODES_MAX].map(|_| DRAWN | self.random.draw() as u32);
+        self.lowest = RANDOM;
+        self.receivers = [0; NODES_MAX].map(|_| RANDOM | self.random.draw() as u32);
         self.time_outs = u8::from(self.random.once_in(4));
         self.late_faults = self.random.once_in(2);
         self.cluster.silent = self.random.once_in(4);
@@ -180,7 +180,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     fn add_thread(&mut self, node: u8) {
-        let priority = DRAWN | self.random.draw() as u32;
+        let priority = RANDOM | self.random.draw() as u32;
         self.cluster.threads.push(Thread { node, priority, activity: Activity::Done, ..Thread::default() });
     }
 
@@ -297,7 +297,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         let messages = &mut self.cluster.messages;
         let old = messages.iter().rposition(|envelope| envelope.priority != NEW).map_or(0, |last| last + 1);
         for envelope in &mut messages[old..] {
-            envelope.priority = DRAWN | self.random.draw() as u32;
+            envelope.priority = RANDOM | self.random.draw() as u32;
         }
     }
 
@@ -403,7 +403,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         };
         let by_receiver = self.schedule == Schedule::Receivers;
         for (index, envelope) in self.cluster.messages.iter().enumerate() {
-            let is_behind = envelope.priority < DRAWN;
+            let is_behind = envelope.priority < RANDOM;
             let of_receiver = by_receiver && !is_behind;
             offer(
                 if of_receiver { self.receivers[usize::from(envelope.to)] } else { envelope.priority },

@@ -285,7 +285,7 @@ pub trait Releasing {
 
     /// What travels with a message: pages, diffs that came, or what this node stored.
     fn body_of(&mut self, sent: Message, handling: &mut Handling<'_>) -> Body {
-        if let Some(page) = sent.carried() {
+        if let Some(page) = sent.piggybacked() {
             return Body::Pages(self.bytes_of(PageRange::one(page)));
         }
         if let Some(range) = sent.bytes() {

@@ -31,17 +31,17 @@ pub fn try_leases(fault: Fault, options: Options) -> Report {
     let began = Instant::now();
     let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };
     let first = Options { states_max: STATES_FIRST.min(options.states_max), ..options };
-    let verdict = drawn(fault, 0..SEEDS_FIRST, &mut sum)
+    let verdict = by_seeds(fault, 0..SEEDS_FIRST, &mut sum)
         .or_else(|| explored(fault, first, &mut sum))
-        .or_else(|| drawn(fault, SEEDS_RARE, &mut sum))
-        .or_else(|| drawn(fault, SEEDS_FIRST..SEEDS_SECOND, &mut sum))
+        .or_else(|| by_seeds(fault, SEEDS_RARE, &mut sum))
+        .or_else(|| by_seeds(fault, SEEDS_FIRST..SEEDS_SECOND, &mut sum))
         .or_else(|| explored(fault, options, &mut sum))
-        .or_else(|| drawn(fault, SEEDS_SECOND..LEASE_SEEDS_MAX, &mut sum));
+        .or_else(|| by_seeds(fault, SEEDS_SECOND..LEASE_SEEDS_MAX, &mut sum));
     Report { verdict: verdict.unwrap_or(Verdict::Passed), elapsed: began.elapsed(), ..sum }
 }
 
 /// Tries the random clusters of `seeds`.
-fn drawn(fault: Fault, seeds: impl IntoIterator<Item = u64>, sum: &mut Report) -> Option<Verdict> {
+fn by_seeds(fault: Fault, seeds: impl IntoIterator<Item = u64>, sum: &mut Report) -> Option<Verdict> {
     for seed in seeds {
         let outcome = swarm::run(seed, fault, false);
         sum.states += outcome.steps;

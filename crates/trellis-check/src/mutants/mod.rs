@@ -207,16 +207,16 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
 
 /// The instances on which mutants of synchronisation are tried, smallest first.
 pub fn sync_instances(program: Program) -> Vec<SyncInstance> {
-    let patient = SyncInstance { program, nodes: 3, threads: 1, rounds: 1, objects: 1, time_outs: 0 };
-    let twice = SyncInstance { rounds: 2, ..patient };
-    let can_abandon = !matches!(program, Program::Locks | Program::ImpatientLocks | Program::Words);
-    let impatient = SyncInstance { time_outs: 1, ..patient };
-    let impatient_twice = SyncInstance { time_outs: 1, ..twice };
-    let four = SyncInstance { nodes: 4, ..impatient };
+    let whole = SyncInstance { program, nodes: 3, threads: 1, rounds: 1, objects: 1, time_outs: 0 };
+    let twice = SyncInstance { rounds: 2, ..whole };
+    let can_abandon = !matches!(program, Program::Locks | Program::AbandonedLocks | Program::Words);
+    let abandoned = SyncInstance { time_outs: 1, ..whole };
+    let abandoned_twice = SyncInstance { time_outs: 1, ..twice };
+    let four = SyncInstance { nodes: 4, ..abandoned };
     match program {
-        Program::ReadWriteLocks => vec![patient, impatient, twice],
-        _ if can_abandon => vec![patient, impatient, twice, impatient_twice, four],
-        _ => vec![patient, twice],
+        Program::ReadWriteLocks => vec![whole, abandoned, twice],
+        _ if can_abandon => vec![whole, abandoned, twice, abandoned_twice, four],
+        _ => vec![whole, twice],
     }
 }
 

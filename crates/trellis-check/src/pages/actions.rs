@@ -199,17 +199,17 @@ impl<N: Node> Pages<N> {
     /// other action is possible.
     fn enabled_alarms(&self, cluster: &Cluster, others_go_on: bool, actions: &mut Vec<Action>) -> bool {
         let before = actions.len();
-        let mut is_patient = false;
+        let mut a_retry_waits = false;
         for node in 0..usize::from(self.instance.nodes) {
             for (purpose, pages) in self.pending(cluster, node).alarms.into_iter().enumerate() {
                 if purpose == RETRY && cluster.spins[node] == 0 {
-                    is_patient |= pages != 0;
+                    a_retry_waits |= pages != 0;
                 } else {
                     actions.extend(members(pages).map(|page| self.alarm(node, page, purpose)));
                 }
             }
         }
-        if is_patient && actions.len() == before && !others_go_on {
+        if a_retry_waits && actions.len() == before && !others_go_on {
             actions.push(Action::RetryAll);
         }
         actions.len() > before

@@ -163,7 +163,7 @@ impl Cluster {
             if self.steps > self.pace.steps_max {
                 return Err((true, format!("the run does not end: {}", self.who_waits())));
             }
-            if let Some((node, thread)) = self.impatient() {
+            if let Some((node, thread)) = self.giving_up() {
                 self.nodes[node].give_up(&self.setup, thread);
             }
             let able = self.able();
@@ -210,7 +210,7 @@ impl Cluster {
     }
 
     /// Rarely, a thread that gives up waiting for its publication.
-    fn impatient(&mut self) -> Option<(usize, usize)> {
+    fn giving_up(&mut self) -> Option<(usize, usize)> {
         if self.setup.give_ups == 0 || !self.random.once_in(GIVES_UP_ONCE_IN) {
             return None;
         }

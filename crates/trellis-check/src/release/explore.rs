@@ -128,8 +128,8 @@ impl Orders {
             let state = self.nodes.value(state.nodes[usize::from(node)]);
             let able = (0..state.threads.len()).filter(|&thread| state.can_go(&self.setup, thread));
             actions.extend(able.map(|thread| Action::Go { node, thread: thread as u8 }));
-            let impatient = (0..state.threads.len()).filter(|&thread| state.can_give_up(thread));
-            actions.extend(impatient.map(|thread| Action::GiveUp { node, thread: thread as u8 }));
+            let giving_up = (0..state.threads.len()).filter(|&thread| state.can_give_up(thread));
+            actions.extend(giving_up.map(|thread| Action::GiveUp { node, thread: thread as u8 }));
         }
         actions
     }

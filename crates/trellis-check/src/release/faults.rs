@@ -99,13 +99,13 @@ faults! {
     UpdateNotApplied = "update-not-applied", "an update is acknowledged and not put into the copy", Updates;
     HearsWhilePending = "not-deaf", "an update counts as taken while the copy is still under way", Updates;
     AnswersEarly = "answers-early", "a writer is answered before the copies have its update", Updates;
-    CarriedWhileAwaited = "carried-while-awaited", "a carried page is taken while a diff of it is on its way", Drops;
-    CarriedBehind = "carried-behind", "a carried page is taken by a copy that is behind what it holds", Drops;
-    CarriedOlder = "carried-older", "a carried page is taken by a copy that is newer", Drops;
-    CarriedTooNew = "carried-too-new", "a page is carried with a later time than it is of", Drops;
-    MergesWhole = "merges-whole", "a carried page takes the place of what was stored and not published", Drops;
-    MergePassesOverTwin = "merge-passes-over-twin", "a carried page is not put into the twin", Drops;
-    RestsOnNothing = "rests-on-nothing", "a writer says that its copies were carried and are the newest", Drops;
+    PiggybackedWhileAwaited = "piggybacked-while-awaited", "a piggybacked page is taken while a diff of it is on its way", Drops;
+    PiggybackedBehind = "piggybacked-behind", "a piggybacked page is taken by a copy that is behind what it holds", Drops;
+    PiggybackedOlder = "piggybacked-older", "a piggybacked page is taken by a copy that is newer", Drops;
+    PiggybackedTooNew = "piggybacked-too-new", "a page is piggybacked with a later time than it is of", Drops;
+    MergesWhole = "merges-whole", "a piggybacked page takes the place of what was stored and not published", Drops;
+    MergePassesOverTwin = "merge-passes-over-twin", "a piggybacked page is not put into the twin", Drops;
+    RestsOnNothing = "rests-on-nothing", "a writer says that its copies were piggybacked and are the newest", Drops;
 }
 
 /// Alters an input of the protocol; `None` if the input is dropped.
@@ -137,13 +137,13 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
 /// For a piggybacked page that must not be used: the effect that uses it anyway.
 pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<Effect> {
     let (wrong, has_twin) = match setup.fault {
-        Fault::CarriedWhileAwaited => (Objection::Awaited, true),
-        Fault::CarriedBehind => (Objection::Behind, true),
+        Fault::PiggybackedWhileAwaited => (Objection::Awaited, true),
+        Fault::PiggybackedBehind => (Objection::Behind, true),
         // A copy that was never stored to has no twin.
-        Fault::CarriedOlder => (Objection::Older, setup.marks(node.me)),
+        Fault::PiggybackedOlder => (Objection::Older, setup.marks(node.me)),
         _ => return None,
     };
-    let Input::Message { message: Message::Carried { page, stamp }, .. } = *input else { return None };
+    let Input::Message { message: Message::Piggybacked { page, stamp }, .. } = *input else { return None };
     let objection = node.pages.protocol.as_hlrc()?.objection(page, stamp);
     (objection == Some(wrong)).then_some(Effect::Merge { page, has_twin })
 }
@@ -218,9 +218,9 @@ fn alter_message(fault: Fault, message: &mut Message) {
         (Fault::ZeroNotBytes, Message::Copy { content, .. }) => *content = Content::Zero,
         (Fault::FirstNotTold, Message::Copy { home, .. }) => *home = false,
         (Fault::ToldNobody, Message::Diffed { copied, .. }) => *copied = 0,
-        (Fault::CarriedTooNew, Message::Carried { stamp, .. }) => *stamp += 1,
-        (Fault::RestsOnNothing, Message::Diff { pages, carried, stamp, .. }) => {
-            (*carried, *stamp) = (pages.mask(), u64::MAX);
+        (Fault::PiggybackedTooNew, Message::Piggybacked { stamp, .. }) => *stamp += 1,
+        (Fault::RestsOnNothing, Message::Diff { pages, piggybacked, stamp, .. }) => {
+            (*piggybacked, *stamp) = (pages.mask(), u64::MAX);
         }
         (Fault::AlwaysCurrent, Message::Diffed { pages, current, .. }) => *current = pages.mask(),
         _ => {}

@@ -10,7 +10,7 @@ use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use crate::model::twinned::{Body, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{Consistency, Shard, carried_pages_max};
+use trellis_cluster_protocol::node::{Consistency, Piggybacking, Shard};
 use trellis_cluster_protocol::sync::{self, Contribution, Sync};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
@@ -447,9 +447,8 @@ impl Node {
             out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
         }
         let next = self.sync.token_goes_to(&input);
-        if let Some(to) = next.filter(|_| self.pages.protocol.has_carryable()) {
-            let pages_max = carried_pages_max(PAGE_BYTES);
-            self.step(setup, Input::Carry { to, pages_max }, &Body::Nothing, out);
+        if let Some(input) = next.and_then(|to| Piggybacking::new(to, PAGE_BYTES, false).of(&self.pages.protocol)) {
+            self.step(setup, input, &Body::Nothing, out);
         }
         let mut effects = Vec::new();
         self.sync.step(input, &mut effects);

@@ -108,7 +108,7 @@ impl<S: Start> World<'_, S> {
     }
 
     /// The thread waits no longer in the barrier of this call, if it still does.
-    pub(super) fn loses_patience(&mut self, node: u16, call: u32) -> Result<(), String> {
+    pub(super) fn times_out(&mut self, node: u16, call: u32) -> Result<(), String> {
         let machine = &self.nodes[usize::from(node)];
         let Some(changing) = &machine.changing else { return Ok(()) };
         let waits = machine.threads[usize::from(changing.thread)].doing == Doing::Calling(call);

@@ -82,7 +82,7 @@ impl Members {
 }
 
 impl<S: Start> World<'_, S> {
-    /// Draws when what goes wrong.
+    /// Chooses the times of the faults.
     pub(super) fn plan_faults(&mut self) {
         let (faults, heal_at) = (self.scenario.faults, self.scenario.heal_at);
         self.queue.put(heal_at, Event::Heal);

@@ -170,7 +170,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    const DRAWN: [Pattern; 12] = [
+    const RANDOM: [Pattern; 12] = [
         Pattern::Uniform,
         Pattern::Hot,
         Pattern::Stream,
@@ -307,8 +307,8 @@ impl Scenario {
     /// The scenario that `seed` stands for.
     pub fn from_seed(seed: Seed) -> Scenario {
         let mut random = Random::for_purpose(seed.number, 0);
-        let drawn = random.one_of(&Protocol::all());
-        let protocol = seed.protocol.unwrap_or(drawn);
+        let any = random.one_of(&Protocol::all());
+        let protocol = seed.protocol.unwrap_or(any);
         let large = random.once_in(25);
         let founders = if large { random.between(9, 40) } else { random.between(2, 8) } as u16;
         let faults = draw_faults(&mut random);
@@ -403,7 +403,7 @@ fn draw_faults(random: &mut Random) -> Faults {
 }
 
 fn draw_pattern(random: &mut Random, protocol: Protocol, faults: Faults) -> Pattern {
-    let pattern = random.one_of(&Pattern::DRAWN);
+    let pattern = random.one_of(&Pattern::RANDOM);
     match pattern {
         Pattern::RangeLocks if !protocol.can_lock() => Pattern::Hot,
         Pattern::Uniform | Pattern::Stream if protocol.can_lock() => Pattern::RangeLocks,

@@ -460,7 +460,7 @@ impl<S: Start> World<'_, S> {
     /// A thread that waits for a range waits no longer, and gives back what it had of it; or one waits no longer for a
     /// change of a protocol.
     pub(super) fn give_up(&mut self, node: u16, index: u8, time_out: u32) -> Result<(), String> {
-        self.loses_patience(node, time_out)?;
+        self.times_out(node, time_out)?;
         let (now, fault) = (self.now, self.start.fault());
         let thread = self.thread(node, index);
         let Doing::Calling(number) = thread.doing else { return Ok(()) };

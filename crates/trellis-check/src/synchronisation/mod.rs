@@ -28,7 +28,7 @@ pub enum Program {
     /// Takes one of the locks and releases it.
     Locks,
     /// The same, but a waiting call may be abandoned.
-    ImpatientLocks,
+    AbandonedLocks,
     /// Enters the barrier (one thread per node).
     Barrier,
     /// Adds one to one of the words.
@@ -114,7 +114,7 @@ impl SyncInstance {
             "{} nodes={} threads={} rounds={} objects={} time_outs={}",
             match self.program {
                 Program::Locks => "locks",
-                Program::ImpatientLocks => "locks abandoned",
+                Program::AbandonedLocks => "locks abandoned",
                 Program::Barrier => "barrier",
                 Program::Words => "words",
                 Program::TriedLocks => "locks tried",
@@ -286,8 +286,8 @@ impl<N: Synchronises> Calls<N> {
             }
         }
         let must_go_on = !actions.is_empty();
-        let is_impatient = self.instance.program == Program::ImpatientLocks || state.time_outs > 0;
-        for (index, thread) in state.threads.iter().enumerate().filter(|_| is_impatient) {
+        let may_abandon = self.instance.program == Program::AbandonedLocks || state.time_outs > 0;
+        for (index, thread) in state.threads.iter().enumerate().filter(|_| may_abandon) {
             match (thread.activity, self.instance.program) {
                 // A thread that notifies waits only for the home.
                 (Activity::Waiting, Program::Events | Program::Conditions) if index == 0 => {}
@@ -336,7 +336,7 @@ impl<N: Synchronises> Calls<N> {
                 let waiter = self.waiter(state, thread, Phase::Main);
                 let object = u64::from(state.threads[thread].object);
                 let input = match self.instance.program {
-                    Program::Locks | Program::ImpatientLocks | Program::TriedLocks => Input::Abandon(object, waiter),
+                    Program::Locks | Program::AbandonedLocks | Program::TriedLocks => Input::Abandon(object, waiter),
                     Program::Barrier | Program::Reduce => Input::AbandonBarrier(object, waiter),
                     _ => Input::AbandonDemand(waiter),
                 };

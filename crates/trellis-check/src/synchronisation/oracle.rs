@@ -124,7 +124,7 @@ pub(super) fn call(instance: &SyncInstance, thread: &Thread, index: usize, waite
     let participants = u32::from(instance.nodes) * u32::from(instance.threads);
     match (instance.program, thread.mode) {
         (Program::TriedLocks, 1) => Input::TryAcquire(id, main),
-        (Program::Locks | Program::ImpatientLocks | Program::TriedLocks, _) => Input::Acquire(id, main),
+        (Program::Locks | Program::AbandonedLocks | Program::TriedLocks, _) => Input::Acquire(id, main),
         (Program::Barrier, _) => Input::Arrive(id, Contribution::Nothing, main),
         (Program::Reduce, _) => {
             Input::Arrive(id, Contribution::Value(Reduction::Sum, brought(instance, thread, index)), main)
@@ -217,7 +217,7 @@ pub(super) fn woken(
     let thread = state.threads[index];
     match instance.program {
         Program::TriedLocks if thread.mode == 1 && value == 0 => state.threads[index].retire(),
-        Program::Locks | Program::ImpatientLocks | Program::TriedLocks => {
+        Program::Locks | Program::AbandonedLocks | Program::TriedLocks => {
             refuse_holder(state, index, |_| true, "gets the lock although", name)?;
             state.threads[index].activity = Activity::Holding;
         }

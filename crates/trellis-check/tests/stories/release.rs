@@ -344,7 +344,7 @@ impl Story for Script {
             "publish" => self.publish(words.name(0, 'n')?)?,
             "carry" => {
                 let (from, to) = words.link()?;
-                self.step(from, Input::Carry { to: NodeId(to), pages_max: 8 }, &Body::Nothing);
+                self.step(from, Input::Piggyback { to: NodeId(to), pages_max: 8 }, &Body::Nothing);
             }
             "release" => {
                 let (from, to) = words.link()?;

@@ -141,10 +141,10 @@ pub(super) struct ResetArguments {
     /// The range
     #[arg(value_parser = named)]
     range: Named,
-    /// At this host [default: at its home, if that is there]
+    /// The host that serves the empty range [default: its home, if that is there]
     #[arg(long, value_name = "HOST", value_parser = host)]
     at: Option<Named>,
-    /// Even if servers that are gone have all of it
+    /// Reset the range even if servers that are away have a complete copy
     #[arg(long)]
     lose_copies: bool,
 }

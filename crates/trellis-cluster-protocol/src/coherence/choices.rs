@@ -342,8 +342,8 @@ impl Coherence for Running {
         of_running!(self, protocol => protocol.publishing())
     }
 
-    fn has_carryable(&self) -> bool {
-        of_running!(self, protocol => protocol.has_carryable())
+    fn has_migratory(&self) -> bool {
+        of_running!(self, protocol => protocol.has_migratory())
     }
 }
 

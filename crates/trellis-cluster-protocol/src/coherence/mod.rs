@@ -44,7 +44,7 @@ macro_rules! release_consistency_only {
             | Input::Changed { .. }
             | Input::Place { .. }
             | Input::Close { .. }
-            | Input::Carry { .. }
+            | Input::Piggyback { .. }
     };
 }
 
@@ -202,7 +202,7 @@ pub enum Input {
     },
     /// The token of a lock is about to go to `to`: send it the pages that it will most likely need, as they were published
     /// last ([`hlrc`]).
-    Carry {
+    Piggyback {
         /// The next holder of the lock.
         to: NodeId,
         /// The largest number of pages to send.
@@ -306,7 +306,7 @@ pub enum Effect {
         twins: Option<PageSet>,
     },
     /// Merge into the privileged view the page that is attached to the message that is being handled
-    /// ([`Message::carried`]). Copy those of its bytes that differ from the twin into the page and into the twin.
+    /// ([`Message::piggybacked`]). Copy those of its bytes that differ from the twin into the page and into the twin.
     /// Without a twin, copy those that differ from the page.
     Merge {
         /// The page.
@@ -442,8 +442,8 @@ pub enum Message {
         number: u32,
         /// How many nodes have forwarded it.
         hops: u16,
-        /// The pages (by [`PageSet::bit`]) whose copy at the writer was last brought by [`Message::Carried`].
-        carried: u64,
+        /// The pages (by [`PageSet::bit`]) whose copy at the writer was last brought by [`Message::Piggybacked`].
+        piggybacked: u64,
         /// The earliest time of those copies.
         stamp: u64,
     },
@@ -484,7 +484,7 @@ pub enum Message {
     },
     /// To the next holder of a lock: this page as its home had it at the time `stamp`, with its bytes attached. It was not
     /// requested, no thread waits for it, and it is not answered ([`hlrc`]).
-    Carried {
+    Piggybacked {
         /// The page.
         page: PageIndex,
         /// The time of its home.
@@ -537,9 +537,9 @@ impl Message {
     }
 
     /// The page whose bytes are attached to this message, to be merged into a copy that is open.
-    pub fn carried(&self) -> Option<PageIndex> {
+    pub fn piggybacked(&self) -> Option<PageIndex> {
         match *self {
-            Message::Carried { page, .. } => Some(page),
+            Message::Piggybacked { page, .. } => Some(page),
             _ => None,
         }
     }
@@ -555,7 +555,7 @@ impl Message {
             Message::Invalidate { page, .. }
             | Message::Invalidated { page }
             | Message::Redirect { page, .. }
-            | Message::Carried { page, .. }
+            | Message::Piggybacked { page, .. }
             | Message::Retry { page }
             | Message::Again { page } => page,
             Message::Diff { pages, .. }
@@ -667,8 +667,8 @@ pub trait Coherence {
         0
     }
 
-    /// Whether [`Input::Carry`] may send anything.
-    fn has_carryable(&self) -> bool {
+    /// Whether [`Input::Piggyback`] may send anything.
+    fn has_migratory(&self) -> bool {
         false
     }
 }

@@ -111,7 +111,8 @@ impl Coherence for Ranges {
                 let is_late = matches!(message, Message::Retry { .. } | Message::Again { .. })
                     && !self.chosen.is_empty()
                     && !self.protocol(message.page()).can_lock();
-                let is_unwanted = message.carried().is_some() && !self.protocol(message.page()).is_release_consistent();
+                let is_unwanted =
+                    message.piggybacked().is_some() && !self.protocol(message.page()).is_release_consistent();
                 if is_late || is_unwanted && !self.chosen.is_empty() {
                     // No thread waits for these when all nodes meet to change the protocol, so they may still be on their
                     // way.
@@ -134,7 +135,7 @@ impl Coherence for Ranges {
                     .filter(|running| running.publishers() > 0)
                     .for_each(|running| running.step(now, input, effects));
             }
-            Input::Gone { .. } | Input::Carry { .. } => {
+            Input::Gone { .. } | Input::Piggyback { .. } => {
                 return self.protocols.iter_mut().for_each(|(_, protocol)| protocol.step(now, input, effects));
             }
         };
@@ -223,8 +224,8 @@ impl Coherence for Ranges {
         self.protocols.iter().map(|(_, running)| running.publishing()).sum()
     }
 
-    fn has_carryable(&self) -> bool {
-        self.protocols.iter().any(|(_, running)| running.has_carryable())
+    fn has_migratory(&self) -> bool {
+        self.protocols.iter().any(|(_, running)| running.has_migratory())
     }
 }
 

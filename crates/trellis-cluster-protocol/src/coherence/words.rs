@@ -58,7 +58,7 @@ impl Message {
             Message::Diffed { .. } => "diffed",
             Message::Update { .. } => "update",
             Message::Updated { .. } => "updated",
-            Message::Carried { .. } => "carried",
+            Message::Piggybacked { .. } => "piggybacked",
             Message::Place { .. } => "place",
             Message::Placed { .. } => "placed",
         }
@@ -89,7 +89,7 @@ fn input(input: &Input) -> String {
         Input::Changed { page } => format!("finds {} changed", one(page)),
         Input::Place { range, node: home } => format!("wants {} at n{}", run(range), home.0),
         Input::Close { range } => format!("closes {}", run(range)),
-        Input::Carry { to, .. } => format!("hands a lock to n{}", to.0),
+        Input::Piggyback { to, .. } => format!("hands a lock to n{}", to.0),
     }
 }
 
@@ -160,12 +160,12 @@ fn message(message: &Message) -> String {
             let content = if content == Content::Zero { "zero" } else { "with bytes" };
             format!("copy {}, {content}, time {stamp}", run(range))
         }
-        Message::Diff { pages, writer, number, hops, carried, .. } => {
+        Message::Diff { pages, writer, number, hops, piggybacked, .. } => {
             let passed_on = match hops {
                 0 => String::new(),
                 _ => format!(", of n{}, hop {hops}", writer.0),
             };
-            format!("diff {}, #{number}{passed_on}{}", set(pages), some(pages, carried, "carried"))
+            format!("diff {}, #{number}{passed_on}{}", set(pages), some(pages, piggybacked, "piggybacked"))
         }
         Message::Diffed { pages, number, stamp, copied, current, moved } => {
             format!(
@@ -183,7 +183,7 @@ fn message(message: &Message) -> String {
             let kept = some(pages, kept, "taken:");
             format!("updated {}, #{number}{}", set(pages), if kept.is_empty() { "; none taken" } else { &kept })
         }
-        Message::Carried { page, stamp } => format!("carried {}, time {stamp}", one(page)),
+        Message::Piggybacked { page, stamp } => format!("piggybacked {}, time {stamp}", one(page)),
         Message::Place { range, home } => format!("place {} at n{}", run(range), home.0),
         Message::Placed { range } => format!("placed {}", run(range)),
     }

@@ -21,6 +21,7 @@
 
 use super::Knowledge;
 use crate::coherence::hlrc::intervals::{Intervals, Notice};
+use crate::coherence::{Coherence, Input};
 use crate::page::{NodeId, PageIndex, PageRange};
 use alloc::vec::Vec;
 
@@ -31,8 +32,8 @@ const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
 const TOGETHER_BYTES_MAX: usize = 256 << 10;
 /// Pages that go with the token of a lock, and their bytes: as much as a thread is likely to touch under one lock. The
 /// token must not wait long for them.
-const CARRIED_PAGES_MAX: usize = 4;
-const CARRIED_BYTES_MAX: usize = 16 << 10;
+const PIGGYBACKED_PAGES_MAX: usize = 4;
+const PIGGYBACKED_BYTES_MAX: usize = 16 << 10;
 
 /// The sizes of a publication, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,9 +54,33 @@ impl PublicationLimits {
     }
 }
 
-/// The maximum number of pages of `page_bytes` that go with the token of a lock ([`crate::coherence::Input::Carry`]).
-pub fn carried_pages_max(page_bytes: usize) -> u32 {
-    CARRIED_PAGES_MAX.min(CARRIED_BYTES_MAX / page_bytes) as u32
+/// The pages that go with the token of a lock, from all shards of a node: at most as many as a thread is likely to touch
+/// under one lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piggybacking {
+    to: NodeId,
+    pages_left: u32,
+}
+
+impl Piggybacking {
+    /// Before the token goes to `to`. Nothing goes with it once the protocol of pages has changed, because the two nodes may
+    /// not have the same protocol yet.
+    pub fn new(to: NodeId, page_bytes: usize, has_changed_protocols: bool) -> Piggybacking {
+        let pages_max = PIGGYBACKED_PAGES_MAX.min(PIGGYBACKED_BYTES_MAX / page_bytes) as u32;
+        Piggybacking { to, pages_left: if has_changed_protocols { 0 } else { pages_max } }
+    }
+
+    /// The input of a shard's protocol; `None` if it has nothing to send, or enough pages go already. The caller reports the
+    /// pages that were sent ([`Piggybacking::sent`]).
+    pub fn of(&self, protocol: &impl Coherence) -> Option<Input> {
+        let goes_on = self.pages_left > 0 && protocol.has_migratory();
+        goes_on.then_some(Input::Piggyback { to: self.to, pages_max: self.pages_left })
+    }
+
+    /// A shard sent so many pages.
+    pub fn sent(&mut self, pages: u32) {
+        self.pages_left = self.pages_left.saturating_sub(pages);
+    }
 }
 
 /// See the module.
@@ -226,6 +251,12 @@ mod tests {
         assert_eq!(limits, PublicationLimits { unacknowledged_pages_max: 128, together_pages_max: 64 });
         let large = PublicationLimits::of(16 << 20, 16);
         assert_eq!(large, PublicationLimits { unacknowledged_pages_max: 1, together_pages_max: 1 });
-        assert_eq!((carried_pages_max(4096), carried_pages_max(8192), carried_pages_max(1 << 20)), (4, 2, 0));
+        let pages = |page_bytes| Piggybacking::new(NodeId(1), page_bytes, false).pages_left;
+        assert_eq!((pages(4096), pages(8192), pages(1 << 20)), (4, 2, 0));
+        assert_eq!(Piggybacking::new(NodeId(1), 4096, true).pages_left, 0, "after a change of protocols");
+        let mut some = Piggybacking::new(NodeId(1), 4096, false);
+        some.sent(3);
+        some.sent(3);
+        assert_eq!(some.pages_left, 0, "never less than none");
     }
 }

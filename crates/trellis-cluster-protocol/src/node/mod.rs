@@ -23,7 +23,7 @@ mod shard;
 mod take_over;
 mod timers;
 
-pub use consistency::{Consistency, PublicationLimits, Refreshing, carried_pages_max};
+pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
 pub use frozen::{CannotLock, Pulling, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};

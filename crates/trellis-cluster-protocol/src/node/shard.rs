@@ -2,7 +2,7 @@
 //!
 //! An embedder steps the protocol, and passes each of its effects to [`Shard::order`] in their order. What it gets back
 //! is what it does: to memory, to threads, to the network. After the effects of a step it continues with
-//! [`Shard::next_answer`] until there is none. Diffs, twins and carried pages of `hlrc`, under which no node leaves, may
+//! [`Shard::next_answer`] until there is none. Diffs, twins and piggybacked pages of `hlrc`, under which no node leaves, may
 //! be sent without it.
 //!
 //! Promises: no [`Order::Send`] is for a departed node. An alarm comes back through [`Shard::pop_due`], once, and so does
@@ -11,7 +11,7 @@
 use super::{Departures, Marks, PublicationLimits, RangeLocks, Route, STORED_IN_A_ROW, Timers};
 use crate::Nanoseconds;
 use crate::coherence::{Coherence, Effect, Geometry, Input, Message, Purpose};
-use crate::page::{NodeId, PageIndex, PageRange};
+use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -95,6 +95,12 @@ impl<C: Coherence> Shard<C> {
     pub fn opening_after(mut self, stored_in_a_row: u8) -> Shard<C> {
         self.marks = self.marks.map(|_| Box::new(Marks::new(&self.geometry, stored_in_a_row)));
         self
+    }
+
+    /// Whether the bytes of these pages, which are in this shard, were requested, so that they may be written into the
+    /// pages as they arrive.
+    pub fn may_place(&self, range: PageRange) -> bool {
+        range.pages().all(|page| self.protocol.is_pending(page) && self.protocol.access(page) == Access::None)
     }
 
     /// Turns an effect of the protocol into an order. The clock is read only for effects that depend on time. A page

@@ -2,7 +2,7 @@
 //!
 //! Promises: a run that streams have found twice is asked for as a whole when its first page faults again. Nothing is
 //! asked for beyond its last fault, apart from an eighth of a run that is still being learned. Whether a page that was
-//! asked for was also touched is nowhere seen; so a run is learned anew, often at first and later every
+//! asked for was also touched is not known, so a run is learned again, often at first and later every
 //! [`RELEARN_EVERY`] times, and one that has become shorter is asked for as what it is. Runs longer than a window are
 //! left to the streams. Allocates nothing.
 
@@ -105,7 +105,7 @@ impl Pass {
     fn follow(&mut self, page: u32, now: u32, window_max: u32) -> Option<Wanted> {
         if page == self.first {
             if self.end - self.first < PAGES_MIN {
-                // It was learned anew and is none any more.
+                // It was learned again and is none any more.
                 *self = Pass::default();
                 return None;
             }

@@ -52,12 +52,12 @@ impl Fields {
                 self.sequence = stamp as u32;
                 self.flags = u8::from(home) | content_bits(content);
             }
-            Diff { pages, writer, number, hops, carried, stamp } => {
+            Diff { pages, writer, number, hops, piggybacked, stamp } => {
                 self.kind = kind::DIFF;
                 self.put_set(pages, number);
                 self.count = u32::from(hops);
                 self.node = writer.0;
-                self.put_words(&[pages.mask(), carried, stamp]);
+                self.put_words(&[pages.mask(), piggybacked, stamp]);
             }
             Diffed { pages, number, stamp, copied, current, moved } => {
                 self.kind = kind::DIFFED;
@@ -76,8 +76,8 @@ impl Fields {
                 self.put_set(pages, number);
                 self.put_words(&[pages.mask(), kept]);
             }
-            Carried { page, stamp } => {
-                self.kind = kind::CARRIED;
+            Piggybacked { page, stamp } => {
+                self.kind = kind::PIGGYBACKED;
                 self.object = u64::from(page.0);
                 (self.count, self.detail) = (stamp as u32, (stamp >> 32) as u32);
             }
@@ -98,9 +98,9 @@ impl Fields {
         if let kind::DIFF..=kind::UPDATED = self.kind {
             return self.about_diffs(body, limits);
         }
-        if self.kind == kind::CARRIED {
+        if self.kind == kind::PIGGYBACKED {
             let first = Fields { count: 1, ..*self }.run(limits)?.first();
-            return Ok(Carried { page: first, stamp: u64::from(self.count) | u64::from(self.detail) << 32 });
+            return Ok(Piggybacked { page: first, stamp: u64::from(self.count) | u64::from(self.detail) << 32 });
         }
         let range = self.first_run(limits)?;
         let demand = PageIndex(range.first().0.saturating_add(self.detail));
@@ -146,8 +146,8 @@ impl Fields {
         Ok(match self.kind {
             kind::DIFF => {
                 let hops = u16::try_from(self.count).map_err(|_| Malformed::Field)?;
-                let [_, carried, stamp] = words(body)?;
-                Diff { pages, writer: self.member(limits)?, number, hops, carried, stamp }
+                let [_, piggybacked, stamp] = words(body)?;
+                Diff { pages, writer: self.member(limits)?, number, hops, piggybacked, stamp }
             }
             kind::DIFFED => {
                 let [_, copied, current, moved] = words(body)?;

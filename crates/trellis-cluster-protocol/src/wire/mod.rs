@@ -76,7 +76,7 @@ pub mod kind {
     pub const UPDATED: u8 = 14;
     pub const PLACE: u8 = 15;
     pub const PLACED: u8 = 48;
-    pub const CARRIED: u8 = 49;
+    pub const PIGGYBACKED: u8 = 49;
     pub const LOCK_REQUEST: u8 = 16;
     pub const LOCK_FORWARD: u8 = 17;
     pub const LOCK_TOKEN: u8 = 18;
@@ -239,7 +239,7 @@ pub fn encode(message: &Message, epoch: u32) -> Encoded {
 }
 
 /// Like [`encode`], with this many bytes to be attached after the small body: diffs to a message about them
-/// ([`crate::coherence::Message::diffs`]), a page to one that carries it ([`crate::coherence::Message::carried`]), notices
+/// ([`crate::coherence::Message::diffs`]), a page to one that carries it ([`crate::coherence::Message::piggybacked`]), notices
 /// ([`crate::coherence::hlrc::intervals`]) to one about synchronisation or the heap. No other message carries attached
 /// bytes.
 pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encoded {
@@ -261,7 +261,7 @@ pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encode
 pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind, Malformed> {
     let fields = Fields::decode(header, limits)?;
     let small = small_body_of(&fields, limits)?;
-    if fields.kind == kind::CARRIED && fields.sequence != limits.page_bytes {
+    if fields.kind == kind::PIGGYBACKED && fields.sequence != limits.page_bytes {
         return Err(Malformed::Body);
     }
     if !carries(fields.kind) || fields.sequence == 0 {
@@ -279,7 +279,7 @@ fn carries(kind: u8) -> bool {
         kind,
         kind::DIFF
             | kind::UPDATE
-            | kind::CARRIED
+            | kind::PIGGYBACKED
             | kind::LOCK_REQUEST..=kind::STANDING
             | kind::HEAP_REQUEST..=kind::HEAP_REPLY
     )
@@ -288,7 +288,7 @@ fn carries(kind: u8) -> bool {
 /// The largest number of bytes that may be attached to a message of this kind.
 pub fn attached_bytes_max(kind: u8, page_bytes: u32) -> usize {
     match kind {
-        kind::CARRIED => page_bytes as usize,
+        kind::PIGGYBACKED => page_bytes as usize,
         kind::DIFF | kind::UPDATE => PageSet::WINDOW_PAGES as usize * diff_bytes_max(page_bytes as usize),
         _ => KNOWLEDGE_BYTES_MAX,
     }
@@ -306,7 +306,7 @@ fn small_body_of(fields: &Fields, limits: &Limits) -> Result<BodyKind, Malformed
         kind::DIFF => BodyKind::Small(24),
         kind::UPDATE | kind::UPDATED => BodyKind::Small(16),
         kind::DIFFED => BodyKind::Small(32),
-        kind::PLACED | kind::CARRIED => BodyKind::Nothing,
+        kind::PLACED | kind::PIGGYBACKED => BodyKind::Nothing,
         kind::FORWARD => BodyKind::Small(4),
         kind::ATOMIC_REQUEST => BodyKind::Small(16),
         kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE if fields.detail != 0 => BodyKind::Small(8),
@@ -328,7 +328,7 @@ pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Resu
         fields.sequence = 0;
     }
     match fields.kind {
-        kind::REQUEST..=kind::PLACE | kind::PLACED | kind::CARRIED => {
+        kind::REQUEST..=kind::PLACE | kind::PLACED | kind::PIGGYBACKED => {
             fields.coherence(body, limits).map(Message::Coherence)
         }
         kind::LOCK_REQUEST..=kind::STANDING => fields.sync(body, limits).map(Message::Sync),

@@ -42,7 +42,7 @@ fn every_message() -> Vec<Message> {
                 writer: NodeId(3),
                 number: u32::MAX,
                 hops: 7,
-                carried: 0b1001,
+                piggybacked: 0b1001,
                 stamp: 0x0123_4567_89ab_cdef,
             },
         ]
@@ -171,8 +171,8 @@ fn every_message_survives_the_wire() {
 
 #[test]
 fn a_carried_page_has_the_bytes_of_a_page_and_no_others() {
-    let carried = coherence::Message::Carried { page: PageIndex(999), stamp: 0x0123_4567_89ab_cdef };
-    let message = Message::Coherence(carried);
+    let piggybacked = coherence::Message::Piggybacked { page: PageIndex(999), stamp: 0x0123_4567_89ab_cdef };
+    let message = Message::Coherence(piggybacked);
     let encoded = encode_with(&message, LIMITS.epoch, LIMITS.page_bytes);
     assert!(encoded.body().is_empty());
     assert_eq!(body_of(&encoded.header, &LIMITS), Ok(BodyKind::Attached(4096)));
@@ -183,7 +183,7 @@ fn a_carried_page_has_the_bytes_of_a_page_and_no_others() {
         let encoded = encode_with(&message, LIMITS.epoch, bytes);
         assert_eq!(body_of(&encoded.header, &LIMITS), Err(Malformed::Body), "{bytes} bytes");
     }
-    let outside = Message::Coherence(coherence::Message::Carried { page: PageIndex(1000), stamp: 1 });
+    let outside = Message::Coherence(coherence::Message::Piggybacked { page: PageIndex(1000), stamp: 1 });
     let encoded = encode_with(&outside, LIMITS.epoch, LIMITS.page_bytes);
     assert_eq!(decode(&encoded.header, &body, &LIMITS), Err(Malformed::Pages));
 }

@@ -162,7 +162,7 @@ struct Roll {
     /// The texts of all nodes by number, once all have come.
     texts: Vec<String>,
     /// Those who have heard the whole list.
-    told: BTreeSet<String>,
+    informed: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Roll {
                 let from = offset.parse().unwrap_or(0usize).min(list.len());
                 let piece = list[from..].iter().copied().take(HELLO_BYTES_MAX).collect::<Vec<u8>>();
                 if piece.len() < HELLO_BYTES_MAX && self.number_of(token).is_some() {
-                    self.told.insert(token.to_owned());
+                    self.informed.insert(token.to_owned());
                 }
                 Ok(piece)
             }
@@ -296,7 +296,7 @@ fn answer_others(
         let mut roll = locked(&shared);
         (roll.rendezvous, roll.nodes, roll.job) = (random_digits()?, place.nodes, place.job.clone());
         roll.arrive(Arrival { token: token.to_owned(), node: place.node, text: text.to_owned() })?;
-        roll.told.insert(token.to_owned());
+        roll.informed.insert(token.to_owned());
     }
     let options = TcpOptions {
         node: 0,
@@ -321,7 +321,7 @@ fn answer_others(
     let server = Tcp::start_and_answer(options, answer).map_err(|error| error.to_string())?;
     let mut progress = Progress::begin();
     let mut roll = locked(&shared);
-    while roll.told.len() < roll.nodes {
+    while roll.informed.len() < roll.nodes {
         let left = until.saturating_duration_since(Instant::now());
         let (missing, nodes) = (roll.missing(), roll.nodes);
         if left.is_zero() {
@@ -447,7 +447,7 @@ mod tests {
         let numbers = ["t1", "t2", "t3"].map(|token| roll.number_of(token).unwrap());
         assert_eq!(numbers, [1, 3, 2]);
         assert_eq!(roll.answer("list m t1 0").unwrap(), b"1;b;4;\n1;a;1;\n1;a;3;\n1;b;2;");
-        assert!(roll.told.contains("t1") && roll.told.len() == 1);
+        assert!(roll.informed.contains("t1") && roll.informed.len() == 1);
     }
 
     #[test]

@@ -9,9 +9,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use trellis_base::{Deadline, Limit};
+use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Coherence, Input};
-use trellis_cluster_protocol::node::{self, PublicationLimits, carried_pages_max};
+use trellis_cluster_protocol::node::{self, Piggybacking, PublicationLimits};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
@@ -132,16 +132,13 @@ impl Node {
     }
 
     /// Sends the pages that this node published last to `to`, the next holder of a lock.
-    pub(super) fn carry(&self, to: NodeId) {
-        if self.has_changed_protocols() {
-            return;
-        }
-        let mut pages_max = carried_pages_max(self.config.page_bytes);
+    pub(super) fn piggyback(&self, to: NodeId) {
+        let mut piggybacking = Piggybacking::new(to, self.config.page_bytes, self.has_changed_protocols());
         for shard in &self.shards {
             let mut shard = lock(shard);
-            if pages_max > 0 && shard.node.protocol.has_carryable() {
-                self.step(&mut shard, Input::Carry { to, pages_max });
-                pages_max = pages_max.saturating_sub(shard.sent);
+            if let Some(input) = piggybacking.of(&shard.node.protocol) {
+                self.step(&mut shard, input);
+                piggybacking.sent(shard.sent);
             }
         }
     }

@@ -40,7 +40,7 @@ impl<'a> Pieces<'a> {
         attached: &'a [u8],
         page_bytes: usize,
     ) -> Result<Option<Pieces<'a>>, BadPieces> {
-        if let Some(page) = message.carried() {
+        if let Some(page) = message.piggybacked() {
             let pieces = Pieces { pages: PageSet::one(page), bytes: attached };
             return if attached.len() == page_bytes { Ok(Some(pieces)) } else { Err(BadPieces::Cut) };
         }
@@ -133,19 +133,19 @@ impl Node {
     }
 
     /// Sends a page that goes with a lock's token. `bytes` are its twin, or the page as it is now.
-    fn send_carried(&self, to: NodeId, message: Message, bytes: &[u8]) {
+    fn send_piggybacked(&self, to: NodeId, message: Message, bytes: &[u8]) {
         let encoded = wire::encode_with(&wire::Message::Coherence(message), EPOCH, bytes.len() as u32);
         debug_assert!(encoded.body().is_empty());
-        LiveCounters::add(&self.counters().pages_carried_out, 1);
+        LiveCounters::add(&self.counters().pages_piggybacked_out, 1);
         self.count_out(1, bytes.len());
         let sent = self.link.send(usize::from(to.0), &encoded.header, trellis_transport::Payload::Copy(bytes));
         self.unless_sent(to, sent);
     }
 
     /// Sends a page whose home is this node, with a lock's token.
-    pub(super) fn send_page_carried(&self, to: NodeId, message: Message) {
-        let page = message.carried().expect("only a message that carries a page is sent so");
-        self.send_carried(to, message, &self.snapshot(PageRange::one(page)));
+    pub(super) fn send_page_piggybacked(&self, to: NodeId, message: Message) {
+        let page = message.piggybacked().expect("only a message that carries a page is sent so");
+        self.send_piggybacked(to, message, &self.snapshot(PageRange::one(page)));
     }
 
     /// Merges a page that came with a lock's token into the copy.
@@ -153,7 +153,7 @@ impl Node {
         let pieces = pieces.expect("a page is merged when it comes");
         let range = PageRange::one(page);
         self.prepare(range)?;
-        LiveCounters::add(&self.counters().pages_carried_in, 1);
+        LiveCounters::add(&self.counters().pages_piggybacked_in, 1);
         let twin = has_twin.then(|| self.region.twin(page.0 as usize, 1));
         // SAFETY: the bytes were found to be those of a page. Page and twin are whole pages that live as long as the
         // region; the twin is used under this shard's lock only, and the page is changed word by word. If there is no
@@ -164,11 +164,11 @@ impl Node {
 
     /// Sends pages as they were at their last publication.
     pub(super) fn send_twins(&self, to: NodeId, message: Message) {
-        if let Some(page) = message.carried() {
+        if let Some(page) = message.piggybacked() {
             // SAFETY: as below.
             let twin =
                 unsafe { std::slice::from_raw_parts(self.region.twin(page.0 as usize, 1), self.config.page_bytes) };
-            return self.send_carried(to, message, twin);
+            return self.send_piggybacked(to, message, twin);
         }
         let range = message.bytes().expect("only a message with pages is sent so");
         let bytes = self.bytes_of(range);

@@ -111,7 +111,7 @@ pub(crate) struct Node {
     pub(crate) names: Names,
     pub(crate) handles: Handles,
     /// Locks that threads of this node hold.
-    held: Ordered<synchronisation::Held>,
+    held: Ordered<sync::Held>,
     streams: Ordered<Streams>,
     /// The maximum number of pages that one message requests.
     window_pages_max: u32,
@@ -243,7 +243,7 @@ impl Node {
             waits_are_normal: AtomicBool::new(false),
             names: Names::new(),
             handles: Handles::new(),
-            held: Ordered::new(Rank::Last, Vec::new()),
+            held: Ordered::new(Rank::Last, sync::Held::default()),
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
             synchronisation: Ordered::new(Rank::State, (sync::Sync::new(me, founders), Vec::with_capacity(64))),

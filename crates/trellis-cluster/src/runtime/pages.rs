@@ -168,7 +168,7 @@ impl Node {
             Ok(pieces) => pieces,
             Err(error) => return self.refuse_frame(from, &format!("a diff that no node can have made: {error}")),
         };
-        if message.carried().is_some() && self.has_changed_protocols() {
+        if message.piggybacked().is_some() && self.has_changed_protocols() {
             // Nobody waited for it when all met to change protocols, so it may be of the time before.
             return;
         }
@@ -207,9 +207,9 @@ impl Node {
                     self.send_diffs(message, &effects[index..index + count], pieces);
                     shard.sent += count as u32;
                 }
-                Effect::Send { to, message } if message.carried().is_some() => {
+                Effect::Send { to, message } if message.piggybacked().is_some() => {
                     shard.sent += 1;
-                    self.send_page_carried(to, message);
+                    self.send_page_piggybacked(to, message);
                 }
                 _ => self.carry_out(shard, effect, pieces),
             }

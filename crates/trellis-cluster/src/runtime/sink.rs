@@ -2,9 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use trellis_cluster_protocol::coherence::Coherence;
+use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::wire::{self, BodyKind, HEADER_BYTES};
-use trellis_cluster_protocol::{Access, NodeId, PageRange};
 use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, QUEUE_BYTES_MAX, Refused, Sink};
 
 use super::Node;
@@ -86,7 +85,7 @@ impl Sink for Receiver<'_> {
             BodyKind::Small(bytes) => Ok(Placement::Inline(bytes)),
             BodyKind::Attached(bytes) if bytes <= INLINE_BODY_BYTES_MAX => Ok(Placement::Inline(bytes)),
             BodyKind::Attached(bytes) => self.0.bodies.place(peer, header, bytes).map_err(|why| refuse(why.to_owned())),
-            BodyKind::Pages(range) if self.0.expects(range) => {
+            BodyKind::Pages(range) if lock(self.0.shard_of(range.first())).node.may_place(range) => {
                 if range.count() >= POPULATE_PAGES_MIN {
                     self.0.prepare(range).map_err(|error| refuse(error.to_string()))?;
                 }
@@ -155,14 +154,6 @@ impl Node {
     pub(super) fn refused(&self, from: NodeId, why: &str) -> String {
         LiveCounters::add(&self.counters().frames_refused, 1);
         format!("{} sent what this node refuses: {why}; {CHANGED_ON_ITS_WAY}", self.name_of(from))
-    }
-
-    /// Whether the bytes of these pages were requested and may be overwritten.
-    fn expects(&self, range: PageRange) -> bool {
-        let shard = lock(self.shard_of(range.first()));
-        range
-            .pages()
-            .all(|page| shard.node.protocol.is_pending(page) && shard.node.protocol.access(page) == Access::None)
     }
 }
 

@@ -665,7 +665,7 @@ impl<'a> Supervisor<'a> {
 
     /// Asks all nodes to end.
     fn terminate(&mut self, now: Instant) {
-        self.mark_told();
+        self.mark_reported();
         self.signal_all(libc::SIGTERM);
         // A stopped node cannot follow SIGTERM.
         self.signal_all(libc::SIGCONT);
@@ -673,14 +673,14 @@ impl<'a> Supervisor<'a> {
     }
 
     fn kill(&mut self) {
-        self.mark_told();
+        self.mark_reported();
         self.signal_all(libc::SIGKILL);
         if !matches!(self.stage, Stage::Killed(_)) {
             self.stage = Stage::Killed(Instant::now() + TERMINATE.time());
         }
     }
 
-    fn mark_told(&mut self) {
+    fn mark_reported(&mut self) {
         for node in &mut self.nodes {
             if node.seen.ended.is_none() && !node.seen.was_told_to_end {
                 node.seen.was_told_to_end = true;

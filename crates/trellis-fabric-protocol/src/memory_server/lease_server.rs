@@ -71,7 +71,7 @@ pub enum Order {
         /// The message. The sender adds what a REPORT says about the server.
         what: What,
         /// With the bytes of the page that it names.
-        bytes: Carried,
+        bytes: Payload,
     },
     /// The bytes that came with the datagram at hand, a STORE, are now those of this page.
     Keep(PageNumber),
@@ -82,7 +82,7 @@ pub enum Order {
 
 /// Which bytes of a page go with something.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Carried {
+pub enum Payload {
     /// None.
     Nothing,
     /// As they are.
@@ -582,11 +582,11 @@ impl LeaseServer {
         };
         let bytes = match (bytes, commit) {
             (Bytes::Staged, Some(Commit { lease: Lease { request, staged: Some(staged) }, .. })) => {
-                Carried::With { offset: request.destination.pointer.offset(), staged: *staged }
+                Payload::With { offset: request.destination.pointer.offset(), staged: *staged }
             }
-            (Bytes::Nothing | Bytes::Zero, _) => Carried::Nothing,
-            (Bytes::Staged, _) => Carried::Own,
-            (Bytes::Page, _) => Carried::Page,
+            (Bytes::Nothing | Bytes::Zero, _) => Payload::Nothing,
+            (Bytes::Staged, _) => Payload::Own,
+            (Bytes::Page, _) => Payload::Page,
         };
         self.orders.push_back(Order::Send { to: to.host, what, bytes });
     }
@@ -594,7 +594,7 @@ impl LeaseServer {
     fn tell_leases(&mut self, to: Host, incarnation: u16, entries: &[Entry]) {
         self.batch += 1;
         for what in parts_of(incarnation, self.batch, entries) {
-            self.orders.push_back(Order::Send { to, what, bytes: Carried::Nothing });
+            self.orders.push_back(Order::Send { to, what, bytes: Payload::Nothing });
         }
     }
 

@@ -41,7 +41,7 @@ pub mod staging;
 pub mod table_pages;
 
 pub use interface::{Effect, Input, NoTable, Settings, Statistics};
-pub use lease_server::{Carried, LeaseServer, Order, Range};
+pub use lease_server::{LeaseServer, Order, Payload, Range};
 pub use leases::{Access, AccessKind, Admission, Decision, Lease, Leases, NoLeases, Staged};
 pub use objects::Object;
 pub use pages::PageEntry;
@@ -79,7 +79,7 @@ pub struct MemoryServer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 struct Quota {
     used_bytes: u64,
-    told_bytes: Option<u64>,
+    granted_bytes: Option<u64>,
 }
 
 /// How a request ends; nothing else is answered to it.
@@ -191,14 +191,14 @@ impl MemoryServer {
 
     /// Sets the quota of a host from now on; it keeps what it has. `None`: as in the settings.
     pub fn set_quota(&mut self, host: Host, bytes: Option<u64>) {
-        self.quotas.entry(host).or_default().told_bytes = bytes;
+        self.quotas.entry(host).or_default().granted_bytes = bytes;
         self.quotas.retain(|_, quota| *quota != Quota::default());
     }
 
     /// The quota of a host and what it has, in bytes of whole pages.
     pub fn quota(&self, host: Host) -> (u64, u64) {
         let quota = self.quotas.get(&host).copied().unwrap_or_default();
-        (quota.told_bytes.unwrap_or(self.settings.quota_bytes), quota.used_bytes)
+        (quota.granted_bytes.unwrap_or(self.settings.quota_bytes), quota.used_bytes)
     }
 
     /// Counters, and the present state.

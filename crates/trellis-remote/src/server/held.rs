@@ -13,7 +13,7 @@ use trellis_fabric_protocol::lease::parts::{Keeps, Part, Within, may_keep, part_
 use trellis_fabric_protocol::lease::{self, RangeNumber, Status as Outcome, epoch_of};
 use trellis_fabric_protocol::memory_server::table_pages::table_pages;
 use trellis_fabric_protocol::memory_server::{
-    Carried, Client, Effect, Input, LeaseServer, MemoryServer, Order, Settings, Staged, refusal,
+    Client, Effect, Input, LeaseServer, MemoryServer, Order, Payload, Settings, Staged, refusal,
 };
 use trellis_fabric_protocol::wire::address::{Destination, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::{Class, Command};
@@ -37,7 +37,7 @@ pub(super) struct Held {
     /// A part that has to be merged back before anything can be answered.
     pub(super) misses: Option<RangeNumber>,
     /// The part that was last reported to the controller as having to be merged back.
-    told_back: Option<RangeNumber>,
+    reported_back: Option<RangeNumber>,
     pub(super) settings: Settings,
     /// Present while this server answers for it.
     pub(super) logic: Option<MemoryServer>,
@@ -88,7 +88,7 @@ impl Held {
             within: None,
             parts: Vec::new(),
             misses: None,
-            told_back: None,
+            reported_back: None,
             settings,
             logic: None,
             leases,
@@ -379,9 +379,9 @@ impl Held {
     }
 
     /// Sends a message to another server.
-    fn send(&mut self, context: &mut Context, to: Host, what: What, bytes: Carried) {
+    fn send(&mut self, context: &mut Context, to: Host, what: What, bytes: Payload) {
         let page = match &what {
-            What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
+            What::Store { page, pages, epoch: 0, .. } if bytes == Payload::Nothing => {
                 debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages that nothing changed are zero");
                 Vec::new()
             }
@@ -392,15 +392,15 @@ impl Held {
     }
 
     /// The content of a page for a backup; empty if it is all zero.
-    fn bytes_of(&self, page: u64, bytes: Carried) -> Vec<u8> {
+    fn bytes_of(&self, page: u64, bytes: Payload) -> Vec<u8> {
         let (Some(placed), Some(memory)) = (&self.placed, &self.memory) else { return Vec::new() };
         let pages = placed.table.pages();
         let whole = match page.checked_sub(pages) {
-            Some(number) if bytes == Carried::Own => placed.staged(number),
+            Some(number) if bytes == Payload::Own => placed.staged(number),
             Some(number) => placed.table.bytes(number),
             None => {
                 let mut whole = read(memory.as_ref(), page);
-                if let Carried::With { offset, staged: Staged { slot, bytes } } = bytes {
+                if let Payload::With { offset, staged: Staged { slot, bytes } } = bytes {
                     let (at, bytes) = ((offset % PAGE_BYTES) as usize, bytes as usize);
                     whole[at..at + bytes].copy_from_slice(&self.slots[slot as usize][..bytes]);
                 }
@@ -475,7 +475,7 @@ impl Held {
     /// Reports at once which part has to be merged back.
     pub(super) fn tell_back(&mut self, now: u64) {
         let wanted = self.wants_back();
-        if std::mem::replace(&mut self.told_back, wanted) != wanted && wanted.is_some() {
+        if std::mem::replace(&mut self.reported_back, wanted) != wanted && wanted.is_some() {
             self.leases.report(now);
         }
     }

@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn the_axis_spans_all_values() {
-        let random_number = bars(vec![vec![Some(12.5), Some(990.0)]]);
-        assert_eq!(random_number.powers(), (0, 3));
+        let plotted = bars(vec![vec![Some(12.5), Some(990.0)]]);
+        assert_eq!(plotted.powers(), (0, 3));
         assert_eq!(bars(vec![vec![Some(1.0)]]).powers(), (-1, 0), "a bar at a power of ten can be seen too");
         assert_eq!(bars(vec![vec![None]]).powers(), (0, 1));
         assert_eq!((place(1.0, (0, 2)), place(10.0, (0, 2)), place(1e9, (0, 2))), (0.0, 0.5, 1.0));

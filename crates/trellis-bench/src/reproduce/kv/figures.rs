@@ -142,8 +142,8 @@ fn latency_figure(comparison: &Comparison, shown: &Shown, operation: &str) -> Re
         table.push(cells);
     }
     let value = |runs: &Runs| runs.latency(operation).map(|latency| latency.mean);
-    let random_number = Drawn { along: "latency (µs), mean", value: &value };
-    finish(comparison, shown, (table, rows), &random_number)
+    let plotted = Plotted { along: "latency (µs), mean", value: &value };
+    finish(comparison, shown, (table, rows), &plotted)
 }
 
 fn throughput_figure(comparison: &Comparison, shown: &Shown) -> Reproduced {
@@ -165,12 +165,12 @@ fn throughput_figure(comparison: &Comparison, shown: &Shown) -> Reproduced {
         }
         table.push(cells);
     }
-    let random_number = Drawn { along: "operations per second", value: &|runs: &Runs| Some(runs.throughput()) };
-    finish(comparison, shown, (table, rows), &random_number)
+    let plotted = Plotted { along: "operations per second", value: &|runs: &Runs| Some(runs.throughput()) };
+    finish(comparison, shown, (table, rows), &plotted)
 }
 
 /// The value of each bar of a figure, and the title of its axis.
-struct Drawn<'a> {
+struct Plotted<'a> {
     along: &'a str,
     value: &'a dyn Fn(&Runs) -> Option<f64>,
 }
@@ -180,7 +180,7 @@ fn finish(
     comparison: &Comparison,
     shown: &Shown,
     (table, rows): (Vec<Vec<String>>, Vec<Value>),
-    random_number: &Drawn,
+    plotted: &Plotted,
 ) -> Reproduced {
     let series: Vec<(Workload, bool)> =
         shown.workloads.iter().flat_map(|&workload| [(workload, false), (workload, true)]).collect();
@@ -189,12 +189,12 @@ fn finish(
     };
     let group = |store: &Measured| {
         let values =
-            series.iter().map(|&(workload, warm)| store.find(workload, warm).and_then(random_number.value)).collect();
+            series.iter().map(|&(workload, warm)| store.find(workload, warm).and_then(plotted.value)).collect();
         (store.kind.name().to_owned(), values)
     };
     let picture = Bars {
         title: shown.title.to_owned(),
-        along: random_number.along.to_owned(),
+        along: plotted.along.to_owned(),
         series: series.iter().map(series_name).collect(),
         groups: comparison.stores.iter().map(group).collect(),
         note: format!("One client on this machine; median of {} runs. The axis is logarithmic.", comparison.runs),

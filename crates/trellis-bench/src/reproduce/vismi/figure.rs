@@ -209,12 +209,9 @@ mod tests {
             assert!((parts.iter().map(|part| part.height).sum::<f64>() - HEIGHT).abs() < 1e-9, "{bar}: {parts:?}");
         }
         let shares = rows[2].breakdowns()[3].shares();
-        let random_number = bars["fft, node 3 of 4"].iter().map(|part| part.height / HEIGHT);
+        let shown = bars["fft, node 3 of 4"].iter().map(|part| part.height / HEIGHT);
         let seen = shares.iter().filter(|share| **share > 1e-3);
-        assert!(
-            random_number.zip(seen).all(|(random_number, share)| (random_number - share).abs() < 0.1 / HEIGHT),
-            "{shares:?}"
-        );
+        assert!(shown.zip(seen).all(|(shown, share)| (shown - share).abs() < 0.1 / HEIGHT), "{shares:?}");
         let mut places: Vec<f64> = bars.values().map(|parts| parts[0].x).collect();
         places.sort_by(f64::total_cmp);
         assert!(places.windows(2).all(|pair| pair[0] + BAR - 2.0 < pair[1]), "bars stand apart: {places:?}");

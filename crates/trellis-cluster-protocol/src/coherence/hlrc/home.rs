@@ -1,6 +1,6 @@
 //! The side of the home: answers requests, applies diffs, and keeps copies current where that pays.
 
-use super::{CARRIED, DIRTY, FETCHED, HOME, Hlrc, Propagation, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
+use super::{DIRTY, FETCHED, HOME, Hlrc, PIGGYBACKED, Propagation, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
 use crate::coherence::{Content, Effect, Message, violation};
 use crate::page::{Access, NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ pub(super) struct Arrived {
     pub(super) writer: NodeId,
     pub(super) number: u32,
     pub(super) hops: u16,
-    pub(super) carried: u64,
+    pub(super) piggybacked: u64,
     pub(super) stamp: u64,
 }
 
@@ -207,7 +207,7 @@ impl Hlrc {
         for page in pages.pages() {
             let slot = self.geometry.slot(page);
             if self.has(page, FETCHED) && self.has_copies(page) && !self.is_updated(page) {
-                self.note_carryable(page, Some(self.clock));
+                self.note_migratory(page, Some(self.clock));
             }
             self.past[slot] &= 0x7f;
             self.stamps[slot] = self.clock;
@@ -296,9 +296,9 @@ impl Hlrc {
                 self.fresh.remove(slot, writer);
                 effects.push(Effect::Notice { range: PageRange::one(page), stamp: self.clock });
             }
-            let is_as_carried = arrived.carried & bit != 0 && self.stamps[slot] <= arrived.stamp;
+            let is_as_piggybacked = arrived.piggybacked & bit != 0 && self.stamps[slot] <= arrived.stamp;
             let was_current =
-                self.fresh.contains(slot, writer) || is_as_carried && !is_updating && !self.is_updated(page);
+                self.fresh.contains(slot, writer) || is_as_piggybacked && !is_updating && !self.is_updated(page);
             self.stamps[slot] = self.clock;
             if was_current {
                 current |= bit;
@@ -413,7 +413,7 @@ impl Hlrc {
     fn hand_over(&mut self, page: PageIndex, to: NodeId) {
         debug_assert!(!self.has(page, READABLE | WRITABLE | DIRTY));
         let slot = self.geometry.slot(page);
-        self.clear(page, HOME | SHARED | TWIN | WRITTEN | FETCHED | CARRIED);
+        self.clear(page, HOME | SHARED | TWIN | WRITTEN | FETCHED | PIGGYBACKED);
         self.leave_home(page, to);
         self.copies.clear(slot);
         self.fresh.clear(slot);
@@ -451,7 +451,7 @@ mod tests {
             node.step(0, Input::Message { from, message }, &mut effects);
             effects
         };
-        step(writer, Message::Diff { pages: PageSet::one(page), writer, number: 0, hops: 0, carried: 0, stamp: 0 });
+        step(writer, Message::Diff { pages: PageSet::one(page), writer, number: 0, hops: 0, piggybacked: 0, stamp: 0 });
         let requester = NodeId(2);
         let wanted = Message::Request { demand: page, range, write: false, announced: false, requester, hops: 0 };
         let effects = step(requester, wanted);

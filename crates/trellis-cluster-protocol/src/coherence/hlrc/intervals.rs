@@ -70,7 +70,7 @@ pub struct Intervals {
     /// By peer: what it knows, or will know when what was sent to it has arrived. Allocated when something is first sent to
     /// it.
     known: Vec<Vec<u64>>,
-    /// By peer, if messages may overtake each other: how many messages have carried notices to it, and from it.
+    /// By peer, if messages may overtake each other: how many messages have piggybacked notices to it, and from it.
     sequence: Option<Vec<(u32, u32)>>,
     /// The last of this node's intervals that was sent to any node.
     sent_last: u64,

@@ -38,15 +38,15 @@
 //!
 //! # With a lock's token
 //!
-//! A page that moves from holder to holder of a lock travels with the lock (`carried.rs`), unless its copies get updates.
+//! A page that moves from holder to holder of a lock travels with the lock (`piggybacked.rs`), unless its copies get updates.
 
-mod carried;
 mod home;
 pub mod intervals;
+mod piggybacked;
 mod placement;
 mod writer;
 
-pub use carried::Objection;
+pub use piggybacked::Objection;
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
@@ -100,7 +100,7 @@ pub struct Hlrc {
     /// When the publication began, diffs of an earlier one or of dropped pages were under way.
     overlaps: bool,
     /// Pages of the last publication that may travel with the token of a lock.
-    carryable: Vec<carried::Carryable>,
+    migratory: Vec<piggybacked::Migratory>,
     /// Diffs and updates that this node waits for.
     awaited: Vec<writer::Awaited>,
     /// Dropped pages that were stored to after a diff that is still awaited: the next diff must not overtake it.
@@ -135,11 +135,11 @@ const SHARED: u16 = 256;
 const DEAF: u16 = 512;
 /// A thread waits for the acknowledgement of a diff before it can ask for the page.
 const WANTED: u16 = 1024;
-/// The copy was fetched or carried here, or (at the home) another node changed the page; and the page was not carried on
+/// The copy was fetched or piggybacked here, or (at the home) another node changed the page; and the page was not piggybacked on
 /// since.
 const FETCHED: u16 = 2048;
-/// The copy was last brought by [`Message::Carried`], and its home does not know that it is so new.
-const CARRIED: u16 = 4096;
+/// The copy was last brought by [`Message::Piggybacked`], and its home does not know that it is so new.
+const PIGGYBACKED: u16 = 4096;
 /// The copy lacks changes that other nodes had published when a diff of this node came to the home.
 const BEHIND: u16 = 8192;
 
@@ -155,7 +155,7 @@ impl Coherence for Hlrc {
             Input::Notice { range, stamp } => self.noticed(range, stamp, effects),
             Input::Changed { page } => self.changed(page, effects),
             Input::Close { range } => self.close(range, effects),
-            Input::Carry { to, pages_max } => self.carry(to, pages_max, effects),
+            Input::Piggyback { to, pages_max } => self.piggyback(to, pages_max, effects),
             Input::Place { range, node } => self.place(range, node, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             // A granted page may go at any time: only this node's own next acquire takes it away.
@@ -221,8 +221,8 @@ impl Coherence for Hlrc {
         u32::from(self.is_publishing)
     }
 
-    fn has_carryable(&self) -> bool {
-        !self.carryable.is_empty()
+    fn has_migratory(&self) -> bool {
+        !self.migratory.is_empty()
     }
 }
 
@@ -247,7 +247,7 @@ impl Hlrc {
             together_max: 1,
             is_publishing: false,
             overlaps: false,
-            carryable: Vec::new(),
+            migratory: Vec::new(),
             awaited: Vec::with_capacity(64),
             late: Vec::new(),
             parked: Vec::new(),
@@ -269,8 +269,8 @@ impl Hlrc {
             Message::Copy { demand, range, content, stamp, home } => {
                 self.copied(from, demand, range, content, stamp, home, effects);
             }
-            Message::Diff { pages, writer, number, hops, carried, stamp } => {
-                self.diff_arrived(home::Arrived { pages, writer, number, hops, carried, stamp }, effects);
+            Message::Diff { pages, writer, number, hops, piggybacked, stamp } => {
+                self.diff_arrived(home::Arrived { pages, writer, number, hops, piggybacked, stamp }, effects);
             }
             Message::Diffed { pages, number, stamp, copied, current, moved } => {
                 let answer = writer::Answer { pages, number, stamp, copied, current, moved };
@@ -280,7 +280,7 @@ impl Hlrc {
                 self.update_arrived(from, pages, number, stamp, effects)
             }
             Message::Updated { pages, number, kept } => self.updated(from, pages, number, kept, effects),
-            Message::Carried { page, stamp } => self.carried_here(page, stamp, effects),
+            Message::Piggybacked { page, stamp } => self.piggybacked_here(page, stamp, effects),
             Message::Place { range, home } => self.placed_by(from, range, home, effects),
             Message::Placed { range } => effects.push(Effect::Wake(range)),
             _ => violation(from, "a message that this protocol does not have", effects),
@@ -425,7 +425,7 @@ impl Hlrc {
             let slot = self.geometry.slot(page);
             self.stamps[slot] = stamp;
             // A twin that was kept has earlier bytes.
-            self.clear(page, TWIN | CARRIED | BEHIND);
+            self.clear(page, TWIN | PIGGYBACKED | BEHIND);
             self.set(page, READABLE | FETCHED | if self.geometry.marks { TWIN } else { 0 });
         }
         if self.geometry.marks {

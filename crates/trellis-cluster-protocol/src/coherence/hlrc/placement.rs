@@ -8,7 +8,7 @@
 //! that it is the home is waiting for the acknowledgement of a diff, which tells it so, and keeps requests until then.
 
 use super::home::{Arrived, Wanted};
-use super::{AWAY, BEHIND, CARRIED, FETCHED, HOME, Hlrc, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
+use super::{AWAY, BEHIND, FETCHED, HOME, Hlrc, PIGGYBACKED, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
 use crate::coherence::{Content, Effect, Message, violation};
 use crate::homes::{HomeOf, Placement};
 use crate::page::{NodeId, PageIndex, PageRange};
@@ -70,7 +70,7 @@ impl Hlrc {
     /// This node, whose copy of `page` is as new as the master, is its home from now on.
     pub(super) fn take_over(&mut self, page: PageIndex, before: NodeId, is_known_to_others: bool, stamp: u64) {
         let slot = self.geometry.slot(page);
-        self.clear(page, AWAY | TWIN | FETCHED | CARRIED | BEHIND);
+        self.clear(page, AWAY | TWIN | FETCHED | PIGGYBACKED | BEHIND);
         self.set(page, HOME | SHARED | WRITTEN);
         self.homes[slot] = 0;
         self.clock = self.clock.max(stamp);
@@ -128,15 +128,15 @@ impl Hlrc {
 
     /// Sends on the diffs of pages that have moved.
     pub(super) fn pass_diffs_on(&mut self, arrived: Arrived, effects: &mut Vec<Effect>) {
-        let Arrived { pages, writer, number, hops, carried, stamp } = arrived;
+        let Arrived { pages, writer, number, hops, piggybacked, stamp } = arrived;
         let hops = hops.saturating_add(1).min(HOPS_MAX);
         let mut rest = self.among(pages, |this, page| !this.is_home(page));
         while let Some(away) = rest {
             let to = self.believed_home(away.first());
             let there = self.among(away, |this, page| this.believed_home(page) == to).expect("the first is");
             rest = away.without(there);
-            let carried = carried & there.mask();
-            let message = Message::Diff { pages: there, writer, number, hops, carried, stamp };
+            let piggybacked = piggybacked & there.mask();
+            let message = Message::Diff { pages: there, writer, number, hops, piggybacked, stamp };
             effects.push(Effect::Send { to, message });
         }
     }

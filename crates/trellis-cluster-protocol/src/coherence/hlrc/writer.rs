@@ -1,6 +1,6 @@
 //! The side of a node that stored to pages: what it publishes, and how it handles the notices of other nodes.
 
-use super::{BEHIND, CARRIED, DEAF, DIRTY, FETCHED, HOME, Hlrc, PENDING, READABLE, SHARED, TWIN, WANTED, WRITABLE};
+use super::{BEHIND, DEAF, DIRTY, FETCHED, HOME, Hlrc, PENDING, PIGGYBACKED, READABLE, SHARED, TWIN, WANTED, WRITABLE};
 use crate::coherence::{Coherence, Effect, Message, violation};
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
@@ -44,7 +44,7 @@ impl Hlrc {
         self.unacknowledged_max = unacknowledged_max.max(1);
         self.together_max = together_max.max(1);
         if !self.dirty.is_empty() {
-            self.carryable.clear();
+            self.migratory.clear();
         }
         self.unsent.append(&mut self.dirty);
         // Sorted from the back, because ascending pages form long ranges.
@@ -107,7 +107,7 @@ impl Hlrc {
             debug_assert!(run.pages().all(|page| self.has(page, DIRTY) && !self.is_home(page)));
             for page in run.pages() {
                 if self.has(page, FETCHED) {
-                    self.note_carryable(page, None);
+                    self.note_migratory(page, None);
                 }
                 self.clear(page, DIRTY | WRITABLE);
             }
@@ -120,11 +120,11 @@ impl Hlrc {
         debug_assert_ne!(home, self.geometry.me);
         let number = self.number();
         self.awaited.push(Awaited { number, pages, receiver: None });
-        let carried = self.among(pages, |this, page| this.has(page, CARRIED));
-        let stamps = carried.into_iter().flat_map(PageSet::pages).map(|page| self.stamps[self.geometry.slot(page)]);
+        let piggybacked = self.among(pages, |this, page| this.has(page, PIGGYBACKED));
+        let stamps = piggybacked.into_iter().flat_map(PageSet::pages).map(|page| self.stamps[self.geometry.slot(page)]);
         let stamp = stamps.min().unwrap_or(0);
-        let carried = carried.map_or(0, PageSet::mask);
-        let message = Message::Diff { pages, writer: self.geometry.me, number, hops: 0, carried, stamp };
+        let piggybacked = piggybacked.map_or(0, PageSet::mask);
+        let message = Message::Diff { pages, writer: self.geometry.me, number, hops: 0, piggybacked, stamp };
         effects.push(Effect::Send { to: home, message });
     }
 
@@ -165,7 +165,7 @@ impl Hlrc {
             if from != self.geometry.me {
                 self.homes[slot] = from.0 + 1;
             }
-            self.clear(page, CARRIED);
+            self.clear(page, PIGGYBACKED);
             if pages.bit(page) & current != 0 && !self.has(page, PENDING | DEAF) {
                 self.stamps[slot] = self.stamps[slot].max(stamp);
                 self.is_as_published(page, stamp);
@@ -221,7 +221,7 @@ impl Hlrc {
 
     fn revoke(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
         if self.has(page, READABLE | WRITABLE) {
-            self.clear(page, READABLE | WRITABLE | DEAF | FETCHED | CARRIED | BEHIND);
+            self.clear(page, READABLE | WRITABLE | DEAF | FETCHED | PIGGYBACKED | BEHIND);
             effects.push(Effect::Revoke(PageRange::one(page)));
         }
     }
@@ -294,8 +294,8 @@ impl Hlrc {
             for page in kept.pages() {
                 let slot = self.geometry.slot(page);
                 self.stamps[slot] = self.stamps[slot].max(stamp);
-                // The update may have been older than what was carried here.
-                self.clear(page, CARRIED);
+                // The update may have been older than what was piggybacked here.
+                self.clear(page, PIGGYBACKED);
             }
         }
         let kept = kept.map_or(0, PageSet::mask);

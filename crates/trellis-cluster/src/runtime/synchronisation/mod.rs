@@ -12,7 +12,9 @@ mod objects;
 
 use std::time::Duration;
 
-use trellis_cluster_protocol::sync::{ABANDONED, Contribution, Effect, Input, Message, Operation, Reduction, Sync};
+use trellis_cluster_protocol::sync::{
+    ABANDONED, Contribution, Effect, Holding, Input, Message, Operation, Reduction, Sync,
+};
 use trellis_cluster_protocol::{NodeId, wire};
 
 use super::ordered::{Guard, lock};
@@ -23,8 +25,6 @@ use crate::names::OF_MEMORY_FIRST;
 use crate::waits::Wait;
 use trellis_record::LiveCounters;
 
-pub(super) use held::Held;
-use held::Holding;
 pub(crate) use objects::Guarding;
 
 /// The first number of barriers, locks and other objects that is reserved for Trellis itself.
@@ -259,15 +259,15 @@ impl Node {
     /// been sent.
     fn before_token_leaves(&self, input: &Input) -> Guard<'_, (Sync, Vec<Effect>)> {
         let mut guard = lock(&self.synchronisation);
-        let mut carried_to = None;
+        let mut piggybacked_to = None;
         // Pages are sent while the state is not locked, so a node may request the lock meanwhile, or a thread may take
         // it.
         while self.consistency.is_used()
-            && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != carried_to)
+            && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != piggybacked_to)
         {
             drop(guard);
-            self.carry(next);
-            carried_to = Some(next);
+            self.piggyback(next);
+            piggybacked_to = Some(next);
             guard = lock(&self.synchronisation);
         }
         guard

@@ -7,7 +7,6 @@ use trellis_cluster_protocol::sync::{
     ConditionDemand, ConditionWait, Demand, Input, Kind, OnceDemand, ReadWriteDemand, WaitEnd, WaitOutcome, WaitStep,
 };
 
-use super::held::Holding;
 use super::{Ended, LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
 
 /// The lock under which a thread waits for a condition.
@@ -40,22 +39,6 @@ fn wait_of(demand: Demand, id: u64) -> Wait {
     }
 }
 
-/// What the caller holds after the demand was answered with 1.
-fn holding(demand: Demand) -> Option<Holding> {
-    match demand {
-        Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => Some(Holding::Read),
-        Demand::ReadWriteLock(ReadWriteDemand::Write | ReadWriteDemand::TryWrite) => Some(Holding::Write),
-        Demand::Once(OnceDemand::Begin) => Some(Holding::Once),
-        _ => None,
-    }
-}
-
-/// What the caller will hold, for a demand that waits. `None` for one that only tries, which is answered at once.
-fn waits_to_hold(demand: Demand) -> Option<Holding> {
-    let tries = matches!(demand, Demand::ReadWriteLock(ReadWriteDemand::TryRead | ReadWriteDemand::TryWrite));
-    holding(demand).filter(|_| !tries)
-}
-
 impl Node {
     /// Demands something of an object and waits for the answer, at most for the configured time.
     pub(crate) fn demand(&self, id: u64, demand: Demand) -> Result<u64, WaitError> {
@@ -76,7 +59,7 @@ impl Node {
         demand: Demand,
         timeout: Timeout,
     ) -> Result<Option<u64>, WaitError> {
-        if let Some(wanted) = waits_to_hold(demand) {
+        if let Some(wanted) = demand.waits_to_hold() {
             self.refuse_own(wanted, id, timeout)?;
         }
         let ticket = self.waiters.take();
@@ -90,14 +73,10 @@ impl Node {
         self.count_wait(demand, started, sent);
         let Ended::Woken(answer) = ended? else { return Ok(None) };
         self.refresh_after(&call).inspect_err(|_| self.give_back_grant(id, demand, answer))?;
-        match demand {
-            Demand::Once(OnceDemand::Done | OnceDemand::Failed) => self.note_given_back(Holding::Once, id),
-            _ if answer == 1 => {
-                if let Some(how) = holding(demand) {
-                    self.note_held(how, id);
-                }
-            }
-            _ => {}
+        if let Some(how) = demand.gives_back() {
+            self.note_given_back(how, id);
+        } else if let Some(how) = demand.holding().filter(|_| answer == 1) {
+            self.note_held(how, id);
         }
         Ok(Some(answer))
     }
@@ -107,25 +86,16 @@ impl Node {
         let demand = Demand::ReadWriteLock(end);
         let call = Input::Demand(id, demand, 0);
         self.publish_before(&call)?;
-        let how = if end == ReadWriteDemand::EndWrite { Holding::Write } else { Holding::Read };
-        self.note_given_back(how, id);
+        if let Some(how) = demand.gives_back() {
+            self.note_given_back(how, id);
+        }
         let ended = self.sync_step_if(|state| state.may_end(id, demand), call);
         ended.map(drop).ok_or_else(|| not_held(&self.object(id), demand))
     }
 
     /// Gives back what was granted to a call that fails nevertheless.
     fn give_back_grant(&self, id: u64, demand: Demand, answer: u64) {
-        let back = match demand {
-            _ if answer != 1 => return,
-            Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => {
-                Demand::ReadWriteLock(ReadWriteDemand::EndRead)
-            }
-            Demand::ReadWriteLock(ReadWriteDemand::Write | ReadWriteDemand::TryWrite) => {
-                Demand::ReadWriteLock(ReadWriteDemand::EndWrite)
-            }
-            Demand::Once(OnceDemand::Begin) => Demand::Once(OnceDemand::Failed),
-            _ => return,
-        };
+        let Some(back) = demand.undone_by().filter(|_| answer == 1) else { return };
         // No thread waits for the answer, if there is one: the ticket is given back before it comes.
         let ticket = self.waiters.take();
         self.sync_step_if(|state| state.may_end(id, back), Input::Demand(id, back, ticket.name()));

@@ -135,7 +135,7 @@ impl Message {
 
 /// The ways to get a userfaultfd, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Entry {
     /// `/dev/userfaultfd`: file permissions decide who may open it.
     Device,
     /// The system call: root, CAP_SYS_PTRACE or the sysctl vm.unprivileged_userfaultfd.
@@ -145,20 +145,20 @@ pub(crate) enum Door {
     UserModeOnly,
 }
 
-impl Door {
-    pub(crate) const ALL: [Door; 3] = [Door::Device, Door::SystemCall, Door::UserModeOnly];
+impl Entry {
+    pub(crate) const ALL: [Entry; 3] = [Entry::Device, Entry::SystemCall, Entry::UserModeOnly];
 
     /// Opens a userfaultfd, which is non-blocking and closed on exec.
     pub(crate) fn open(self) -> io::Result<OwnedFd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         let number = match self {
-            Door::Device => {
+            Entry::Device => {
                 let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
                 // SAFETY: the request takes flags by value and returns a new descriptor.
                 unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_NEW as _, flags) }
             }
-            Door::SystemCall => system_call(flags),
-            Door::UserModeOnly => system_call(flags | USER_MODE_ONLY),
+            Entry::SystemCall => system_call(flags),
+            Entry::UserModeOnly => system_call(flags | USER_MODE_ONLY),
         };
         if number < 0 {
             return Err(io::Error::last_os_error());
@@ -173,9 +173,9 @@ fn system_call(flags: libc::c_int) -> RawFd {
     unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as RawFd }
 }
 
-/// The features of a userfaultfd opened through `door`, as bits.
-pub(crate) fn features(door: Door) -> io::Result<u64> {
-    let file = door.open()?;
+/// The features of a userfaultfd opened through `entry`, as bits.
+pub(crate) fn features(entry: Entry) -> io::Result<u64> {
+    let file = entry.open()?;
     handshake(&file, 0)
 }
 
@@ -194,7 +194,7 @@ pub(crate) struct Uffd {
     /// Whether threads wait in the kernel for a page, and must be woken.
     threads_wait: bool,
     /// How it was opened.
-    door: Door,
+    entry: Entry,
 }
 
 impl Uffd {
@@ -221,8 +221,8 @@ impl Uffd {
             | FEATURE_EXACT_ADDRESS;
         let wanted = if signal { wanted | FEATURE_SIGBUS } else { wanted } | more;
         let mut why = String::from("no userfaultfd could be opened");
-        for door in Door::ALL {
-            let file = match door.open() {
+        for entry in Entry::ALL {
+            let file = match entry.open() {
                 Ok(file) => file,
                 Err(error) => {
                     why = format!("userfaultfd cannot be opened ({error}); run `trellis doctor`");
@@ -230,7 +230,7 @@ impl Uffd {
                 }
             };
             return match handshake(&file, wanted) {
-                Ok(_) => Ok(Uffd { file, threads_wait: !signal, door }),
+                Ok(_) => Ok(Uffd { file, threads_wait: !signal, entry }),
                 Err(error) if marks => Err(format!(
                     "this kernel's userfaultfd cannot note stores without a fault ({error}); Linux 6.7 or newer can"
                 )),
@@ -245,7 +245,7 @@ impl Uffd {
 
     /// Whether a fault inside a system call waits instead of failing.
     pub(crate) fn catches_system_calls(&self) -> bool {
-        self.threads_wait && self.door != Door::UserModeOnly
+        self.threads_wait && self.entry != Entry::UserModeOnly
     }
 
     /// The descriptor's number.

@@ -137,7 +137,7 @@ impl Connection {
     }
 
     /// Sets the time-out for answers.
-    pub(super) fn be_patient(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         if timeout != self.timeout {
             self.stream.set_timeout(timeout)?;
             self.timeout = timeout;

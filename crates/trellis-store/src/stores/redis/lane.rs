@@ -320,7 +320,7 @@ impl Call<'_> {
         let mut commands = Commands::default();
         write(&mut commands, &how);
         let connection = lane.connect(self.redis)?;
-        connection.be_patient(if ours { self.redis.deadline + left } else { self.redis.deadline })?;
+        connection.set_timeout(if ours { self.redis.deadline + left } else { self.redis.deadline })?;
         let sent_before = std::mem::replace(&mut self.sent, true);
         connection.send(&commands)?;
         match connection.answer()? {

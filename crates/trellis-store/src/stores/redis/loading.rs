@@ -21,7 +21,7 @@ pub(crate) const LOADING: Deadline = Deadline {
     tested: "crates/trellis-store/tests/redis_faults.rs a_server_that_gets_no_further_with_loading_is_an_error",
 };
 /// The interval between two reports of the wait.
-const TOLD_SECONDS: Duration = Duration::from_secs(10);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// How far a server had loaded at the last look.
 #[derive(Default)]
@@ -54,8 +54,8 @@ fn facts(redis: &Redis) -> Option<String> {
 }
 
 fn tell(redis: &Redis, percent: &str, seconds: &str) {
-    let mut told = redis.told_of_loading.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.is_some_and(|told| told.elapsed() < TOLD_SECONDS) {
+    let mut told = redis.reported_loading.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.is_some_and(|told| told.elapsed() < REPORT_EVERY) {
         return;
     }
     *told = Some(Instant::now());

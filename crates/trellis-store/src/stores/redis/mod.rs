@@ -84,7 +84,7 @@ pub struct Redis {
     /// How long an answer may take, and for how long a lost connection is retried.
     deadline: Duration,
     /// When it was last reported that the server is loading.
-    told_of_loading: Mutex<Option<Instant>>,
+    reported_loading: Mutex<Option<Instant>>,
     /// Names this client to the server; unique.
     client: String,
     server: OnceLock<ServerFacts>,
@@ -119,7 +119,7 @@ impl Redis {
             client: client_name(&address.shown)?,
             address,
             deadline,
-            told_of_loading: Mutex::default(),
+            reported_loading: Mutex::default(),
             server: OnceLock::new(),
             lanes: Mutex::default(),
             lanes_made: AtomicU32::new(0),

@@ -151,7 +151,7 @@ impl Tables {
         let mut interfaces: Table<MapData, u32, u32> = table(program, "interfaces")?;
         for port in &wiring.ports {
             let index = switches::interface_index(port)?;
-            interfaces.insert(index, u32::from(port.number), ANY).map_err(|error| told("ports", &error))?;
+            interfaces.insert(index, u32::from(port.number), ANY).map_err(|error| map_error("ports", &error))?;
             let mut bytes = [0; layout::PORT_BYTES];
             bytes[..4].copy_from_slice(&index.to_ne_bytes());
             bytes[layout::PORT_MAC_AT..][..6].copy_from_slice(&port.host_mac);
@@ -164,11 +164,11 @@ impl Tables {
 
     fn set_port(&mut self, number: u16, bytes: PortBytes) -> Result<(), SwitchError> {
         self.known.ports.insert(number, bytes);
-        self.ports.set(u32::from(number), bytes, ANY).map_err(|error| told("ports", &error))
+        self.ports.set(u32::from(number), bytes, ANY).map_err(|error| map_error("ports", &error))
     }
 
     fn set_settings(&mut self) -> Result<(), SwitchError> {
-        self.settings.set(0, self.known.settings, ANY).map_err(|error| told("settings", &error))
+        self.settings.set(0, self.known.settings, ANY).map_err(|error| map_error("settings", &error))
     }
 
     fn change_settings(&mut self, at: usize, bytes: &[u8]) -> Result<(), SwitchError> {
@@ -186,7 +186,7 @@ impl Tables {
         flags |= self.runs_flag(home);
         let group = self.known.groups.get(&home).copied().unwrap_or_default();
         let bytes = route_bytes(route.map_or(0, |route| route.port), flags, group);
-        self.homes.set(u32::from(home), bytes, ANY).map_err(|error| told("homes", &error))
+        self.homes.set(u32::from(home), bytes, ANY).map_err(|error| map_error("homes", &error))
     }
 
     /// The flag in a home's routes that it has page ranges.
@@ -200,7 +200,7 @@ impl Tables {
         let runs_flag = self.runs_flag(home);
         for (prefix, route) in self.known.longer.iter().filter(|(prefix, _)| prefix.home() == home) {
             let bytes = route_bytes(route.port, layout::ROUTE_VALID | memory_flag(route) | runs_flag, group);
-            self.prefixes.insert(&trie_key(*prefix), bytes, ANY).map_err(|error| told("prefixes", &error))?;
+            self.prefixes.insert(&trie_key(*prefix), bytes, ANY).map_err(|error| map_error("prefixes", &error))?;
         }
         Ok(())
     }
@@ -209,12 +209,12 @@ impl Tables {
         match self.redirects.get(&page.key(), 0) {
             Ok(bytes) => Ok(Some(Entry::read(&bytes))),
             Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(told("redirects", &error)),
+            Err(error) => Err(map_error("redirects", &error)),
         }
     }
 
     fn forget(&mut self, page: Page) -> Result<bool, SwitchError> {
-        removed(self.redirects.remove(&page.key())).map_err(|error| told("redirects", &error))
+        removed(self.redirects.remove(&page.key())).map_err(|error| map_error("redirects", &error))
     }
 
     /// Removes redirects that have ended; returns how many.
@@ -231,7 +231,7 @@ impl Tables {
 
     /// The counts of a port.
     fn counts(&self, port: u16) -> Result<Counters, SwitchError> {
-        let values = self.counters.get(&u32::from(port), 0).map_err(|error| told("counters", &error))?;
+        let values = self.counters.get(&u32::from(port), 0).map_err(|error| map_error("counters", &error))?;
         let mut sums = [0; layout::COUNTERS];
         for (sum, index) in sums.iter_mut().zip(0..) {
             *sum = values.iter().map(|one: &[u64; layout::COUNTERS]| one[index]).sum();
@@ -246,11 +246,11 @@ impl Tables {
 
     fn write_rules(&mut self, rules: HashMap<u32, u16>) -> Result<(), SwitchError> {
         for (key, classes) in &rules {
-            self.rules.insert(key, u32::from(*classes), ANY).map_err(|error| told("rules", &error))?;
+            self.rules.insert(key, u32::from(*classes), ANY).map_err(|error| map_error("rules", &error))?;
         }
         let stale: Vec<u32> = self.known.rules.keys().filter(|key| !rules.contains_key(key)).copied().collect();
         for key in stale {
-            removed(self.rules.remove(&key)).map_err(|error| told("rules", &error))?;
+            removed(self.rules.remove(&key)).map_err(|error| map_error("rules", &error))?;
         }
         self.known.rules = rules;
         Ok(())
@@ -324,7 +324,7 @@ where
     T: TryFrom<Map, Error = MapError>,
 {
     let map = program.take_map(name).ok_or_else(|| failed(format!("find the table {name}"), &"it is missing"))?;
-    T::try_from(map).map_err(|error| told(name, &error))
+    T::try_from(map).map_err(|error| map_error(name, &error))
 }
 
 /// Whether there was an entry to remove.
@@ -338,7 +338,7 @@ fn removed(outcome: Result<(), MapError>) -> Result<bool, MapError> {
 }
 
 /// The error for an entry that a table did not accept.
-fn told(table: &'static str, error: &MapError) -> SwitchError {
+fn map_error(table: &'static str, error: &MapError) -> SwitchError {
     let full = |limit, hint| SwitchError::Full { switch: NAME, table, limit, hint };
     match error {
         MapError::SyscallError(call) if matches!(call.io_error.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC)) => {
@@ -399,7 +399,7 @@ impl Switch for Bpf {
             tables.write_longer(home)?;
             tables.known.routes.remove(&home).is_some()
         } else {
-            removed(tables.prefixes.remove(&trie_key(prefix))).map_err(|error| told("prefixes", &error))?;
+            removed(tables.prefixes.remove(&trie_key(prefix))).map_err(|error| map_error("prefixes", &error))?;
             tables.known.longer.remove(&prefix).is_some()
         };
         tables.write_home(home)?;
@@ -414,7 +414,7 @@ impl Switch for Bpf {
         if !is_there && tables.known.runs.values().map(Runs::len).sum::<usize>() >= RUNS_MAX as usize {
             return Err(switches::no_room_for_run(NAME));
         }
-        tables.runs.insert(&run_key(run), u32::from(port), ANY).map_err(|error| told("runs", &error))?;
+        tables.runs.insert(&run_key(run), u32::from(port), ANY).map_err(|error| map_error("runs", &error))?;
         let is_first = !tables.known.runs.contains_key(&home);
         tables.known.runs.entry(home).or_default().set(run, port);
         if !is_first {
@@ -431,7 +431,7 @@ impl Switch for Bpf {
     fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
         let mut tables = self.tables();
         let home = run.home();
-        removed(tables.runs.remove(&run_key(run))).map_err(|error| told("runs", &error))?;
+        removed(tables.runs.remove(&run_key(run))).map_err(|error| map_error("runs", &error))?;
         let Some(runs) = tables.known.runs.get_mut(&home) else { return Ok(false) };
         let was_there = runs.drop(run);
         if runs.len() == 0 {
@@ -457,7 +457,7 @@ impl Switch for Bpf {
         let entry = Entry { port: redirect.port, until, epoch: redirect.epoch };
         let insert = |tables: &mut Tables| {
             let inserted = tables.redirects.insert(page.key(), entry.bytes(), ANY);
-            inserted.map_err(|error| told("redirects", &error))
+            inserted.map_err(|error| map_error("redirects", &error))
         };
         let mut done = insert(&mut tables);
         if done.as_ref().is_err_and(SwitchError::is_full) && tables.sweep()? > 0 {
@@ -519,7 +519,7 @@ impl Switch for Bpf {
             for (place, port) in bytes.chunks_exact_mut(2).zip(&group.ports) {
                 place.copy_from_slice(&port.to_ne_bytes());
             }
-            tables.groups.set(u32::from(number), bytes, ANY).map_err(|error| told("groups", &error))?;
+            tables.groups.set(u32::from(number), bytes, ANY).map_err(|error| map_error("groups", &error))?;
             tables.known.groups.insert(home, (number, group.classes.bits()));
         }
         tables.write_longer(home)?;
@@ -571,7 +571,7 @@ impl Switch for Bpf {
         let counted: Vec<(u64, u64)> =
             tables.hot.iter().filter_map(Result::ok).map(|(key, values)| (key, values.iter().sum())).collect();
         for (key, _) in &counted {
-            removed(tables.hot.remove(key)).map_err(|error| told("hot pages", &error))?;
+            removed(tables.hot.remove(key)).map_err(|error| map_error("hot pages", &error))?;
         }
         let counted = counted.into_iter().map(|(key, requests)| {
             let (page, port) = hot_of(key);

@@ -68,7 +68,7 @@ pub(in crate::links) fn spawn_without_signals(
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let before = block_signals();
-    let thread = std::thread::Builder::new().name(format!("trellis-door-{node}")).spawn(run);
+    let thread = std::thread::Builder::new().name(format!("trellis-accept-{node}")).spawn(run);
     restore_signals(&before);
     thread
 }

@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::HELLO_BYTES_MAX;
 use crate::wrap::secure::{Carrier, Dialling, LINK_VERSION, NodeDescription, SECOND_MESSAGE_BYTES, Security};
 
-/// The number in the card of a process that has none.
+/// The number in the question of a process that has none.
 pub(super) const OUTSIDER: u32 = u32::MAX;
 
 /// The answer, and what the asker learned besides.

@@ -3,10 +3,10 @@
 //! A page that one node after the other changes under a lock is *migratory* (Cox and Fowler 1993; Stenström, Brorsson and
 //! Sandberg 1993): the next holder would drop its copy and fetch the page from its home. So a node that hands the lock on
 //! sends the page along, just before the token. The notice that comes with the token then finds the copy new enough. A page
-//! of the last publication is taken for migratory if it had come here before: it was fetched or carried here or, at a home,
-//! another node had changed it. It is carried once, and again when it has come back: a page that no other node wants stays.
+//! of the last publication is taken for migratory if it had come here before: it was fetched or piggybacked here or, at a home,
+//! another node had changed it. It is piggybacked once, and again when it has come back: a page that no other node wants stays.
 //!
-//! Promises: a carried page has the same effect as a copy that was fetched a moment earlier. It is not requested, waited
+//! Promises: a piggybacked page has the same effect as a copy that was fetched a moment earlier. It is not requested, waited
 //! for or answered: if it is lost, late or refused, it changes nothing, and the notice has its usual effect. It must never
 //! take from a copy what this node stored, or what this node has a right to see.
 //!
@@ -32,26 +32,26 @@
 //!   ordered behind it can come: its writer waits for this node's answer.
 //!
 //! *What the home must know*: the home does not see which copies were renewed by a lock's token. So a diff names the copies
-//! that were carried here, and their time. If the page has not changed since, the writer's copy is current. This does not
+//! that were piggybacked here, and their time. If the page has not changed since, the writer's copy is current. This does not
 //! hold if changes are sent to copies: a home that keeps a twin knows its content only for copies that it sent itself.
 
-use super::{BEHIND, CARRIED, DEAF, FETCHED, HOME, Hlrc, PENDING, Propagation, READABLE, SHARED, TWIN};
+use super::{BEHIND, DEAF, FETCHED, HOME, Hlrc, PENDING, PIGGYBACKED, Propagation, READABLE, SHARED, TWIN};
 use crate::coherence::{Effect, Message};
 use crate::page::{NodeId, PageIndex};
 use alloc::vec::Vec;
 
 /// The number of pages of one publication that are remembered.
-const CARRYABLE_MAX: usize = 8;
+const MIGRATORY_MAX: usize = 8;
 
 /// A page of the last publication that may travel with the token of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Carryable {
+pub(super) struct Migratory {
     page: PageIndex,
     /// The time of the publication; `None` until its home has said that the copy is as new as the master.
     stamp: Option<u64>,
 }
 
-/// Why a page that is carried to a node is not taken.
+/// Why a page that is piggybacked to a node is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Objection {
     /// There is no copy here that it could be merged into, or the copy here is the master.
@@ -65,23 +65,23 @@ pub enum Objection {
 }
 
 impl Hlrc {
-    pub(super) fn note_carryable(&mut self, page: PageIndex, stamp: Option<u64>) {
-        if self.carryable.len() < CARRYABLE_MAX && self.propagation != Propagation::Update {
-            self.carryable.push(Carryable { page, stamp });
+    pub(super) fn note_migratory(&mut self, page: PageIndex, stamp: Option<u64>) {
+        if self.migratory.len() < MIGRATORY_MAX && self.propagation != Propagation::Update {
+            self.migratory.push(Migratory { page, stamp });
         }
     }
 
     /// The home says that this node's copy is the page in its state since `stamp`.
     pub(super) fn is_as_published(&mut self, page: PageIndex, stamp: u64) {
-        if let Some(carryable) = self.carryable.iter_mut().find(|carryable| carryable.page == page) {
-            carryable.stamp = Some(stamp);
+        if let Some(migratory) = self.migratory.iter_mut().find(|migratory| migratory.page == page) {
+            migratory.stamp = Some(stamp);
         }
     }
 
     /// The token of a lock is about to go to `to`.
-    pub(super) fn carry(&mut self, to: NodeId, pages_max: u32, effects: &mut Vec<Effect>) {
+    pub(super) fn piggyback(&mut self, to: NodeId, pages_max: u32, effects: &mut Vec<Effect>) {
         let mut left = pages_max;
-        for Carryable { page, stamp } in core::mem::take(&mut self.carryable) {
+        for Migratory { page, stamp } in core::mem::take(&mut self.migratory) {
             let Some(stamp) = stamp.filter(|_| left > 0 && self.has(page, FETCHED)) else { continue };
             // Otherwise it has changed since, or is another copy.
             if self.stamps[self.geometry.slot(page)] != stamp || !self.is_of_use(page, to) {
@@ -89,7 +89,7 @@ impl Hlrc {
             }
             left -= 1;
             self.clear(page, FETCHED);
-            let message = Message::Carried { page, stamp };
+            let message = Message::Piggybacked { page, stamp };
             effects.push(match self.has(page, TWIN) {
                 true => Effect::SendTwins { to, message },
                 false => Effect::Send { to, message },
@@ -127,13 +127,13 @@ impl Hlrc {
     }
 
     /// A page came that was not requested.
-    pub(super) fn carried_here(&mut self, page: PageIndex, stamp: u64, effects: &mut Vec<Effect>) {
+    pub(super) fn piggybacked_here(&mut self, page: PageIndex, stamp: u64, effects: &mut Vec<Effect>) {
         if self.objection(page, stamp).is_some() {
             return;
         }
         let slot = self.geometry.slot(page);
         self.stamps[slot] = stamp;
-        self.set(page, FETCHED | CARRIED);
+        self.set(page, FETCHED | PIGGYBACKED);
         effects.push(Effect::Merge { page, has_twin: self.has(page, TWIN) });
     }
 }
