@@ -334,8 +334,8 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
         return;
     };
     let lab = Lab::up("asked", way);
-    let folder = std::env::temp_dir().join(format!("trellis-switch-run-{}", std::process::id()));
-    std::fs::create_dir(&folder).expect("a folder");
+    let scratch = trellis_testing::Folder::new();
+    let folder = scratch.path();
     // A host of the lab is its machine: it has an interface, and rights over it.
     let run = |script: &str| {
         let host = "server e0 02:00:00:00:00:07 fd12:3456:7::/48";
@@ -352,7 +352,6 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
     let output = run("RUN --control letter");
     assert!(output.status.code() == Some(71) && told(&output).contains("is not a socket"), "{}", told(&output));
     assert_eq!(std::fs::read_to_string(folder.join("letter")).expect("it is there"), "dear");
-    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[test]

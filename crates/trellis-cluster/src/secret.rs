@@ -263,17 +263,10 @@ mod tests {
     use super::*;
     use std::os::fd::FromRawFd;
     use std::os::unix::fs::PermissionsExt;
+    use trellis_testing::Folder;
 
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("trellis-secret-{name}-{}", std::process::id()));
-        // A run that was killed may have left one.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
-    fn file(folder: &Path, contents: &[u8], mode: u32) -> PathBuf {
-        let path = folder.join("key");
+    fn file(folder: &Folder, contents: &[u8], mode: u32) -> PathBuf {
+        let path = folder.file("key");
         // The file of an earlier step, if there was one.
         let _ = std::fs::remove_file(&path);
         std::fs::write(&path, contents).unwrap();
@@ -294,19 +287,18 @@ mod tests {
 
     #[test]
     fn a_file_holds_bytes_or_digits() {
-        let folder = folder("forms");
+        let folder = Folder::new();
         let raw: Vec<u8> = (100..132).collect();
         assert_eq!(Secret::from_file(&file(&folder, &raw, 0o600)).unwrap().bytes()[..], raw);
         let digits: String = raw.iter().map(|byte| format!("{byte:02X}")).collect();
         for text in [digits.clone(), format!("{digits}\n"), format!("{digits}\r\n")] {
             assert_eq!(Secret::from_file(&file(&folder, text.as_bytes(), 0o400)).unwrap().bytes()[..], raw);
         }
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn a_wrong_file_is_refused_with_the_fact_and_the_next_step() {
-        let folder = folder("refused");
+        let folder = Folder::new();
         let sentence =
             |contents: &[u8], mode| Secret::from_file(&file(&folder, contents, mode)).unwrap_err().to_string();
         let open = sentence(&[7; 32], 0o640);
@@ -315,10 +307,9 @@ mod tests {
         assert!(sentence(&[b'g'; 64], 0o600).contains("something else than hexadecimal digits"));
         assert!(sentence(&[b'a'; 500], 0o600).contains("holds more than 66 bytes"));
         assert!(sentence(b"", 0o600).contains("holds 0 bytes"));
-        assert!(Secret::from_file(&folder).unwrap_err().to_string().contains("is not a regular file"));
-        let missing = Secret::from_file(&folder.join("none")).unwrap_err().to_string();
+        assert!(Secret::from_file(folder.path()).unwrap_err().to_string().contains("is not a regular file"));
+        let missing = Secret::from_file(&folder.file("none")).unwrap_err().to_string();
         assert!(missing.starts_with("secret_file: ") && missing.contains("cannot be read"), "{missing}");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
@@ -332,27 +323,25 @@ mod tests {
     fn a_pipe_is_read_once_and_must_be_a_pipe() {
         assert_eq!(Secret::from_pipe(pipe(&[9; 32])).unwrap().bytes(), &[9; 32]);
         assert!(Secret::from_pipe(pipe(&[9; 31])).unwrap_err().to_string().contains("less than 32 bytes"));
-        let folder = folder("no-pipe");
+        let folder = Folder::new();
         let no_pipe = OwnedFd::from(File::open(file(&folder, &[9; 32], 0o600)).unwrap());
         assert!(Secret::from_pipe(no_pipe).unwrap_err().to_string().contains("is not a pipe"));
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn many_nodes_that_make_the_users_key_at_once_get_the_same_one() {
-        let home = folder("home");
+        let home = Folder::new();
         let keys: Vec<[u8; SECRET_BYTES]> = std::thread::scope(|scope| {
             let makers: Vec<_> =
-                (0..16).map(|_| scope.spawn(|| *Secret::of_user(Some(&home)).unwrap().bytes())).collect();
+                (0..16).map(|_| scope.spawn(|| *Secret::of_user(Some(home.path())).unwrap().bytes())).collect();
             makers.into_iter().map(|maker| maker.join().unwrap()).collect()
         });
         assert!(keys.iter().all(|key| *key == keys[0]) && keys[0] != [0; SECRET_BYTES]);
         let names: Vec<_> =
-            std::fs::read_dir(home.join(".trellis")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            std::fs::read_dir(home.file(".trellis")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["secret"], "no unfinished file is left");
-        assert_eq!(std::fs::metadata(home.join(".trellis/secret")).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::metadata(home.join(".trellis")).unwrap().mode() & 0o777, 0o700);
-        std::fs::remove_dir_all(&home).unwrap();
+        assert_eq!(std::fs::metadata(home.file(".trellis/secret")).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(home.file(".trellis")).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]

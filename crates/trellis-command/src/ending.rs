@@ -277,7 +277,8 @@ mod tests {
 
     #[test]
     fn a_signal_during_preparations_removes_what_they_made_and_ends_the_process() {
-        let made = std::env::temp_dir().join(format!("trellis-prepared-{}", std::process::id()));
+        let folder = trellis_testing::Folder::new();
+        let made = folder.file("prepared");
         std::fs::write(&made, "").unwrap();
         let mut role = start("prepares_and_gets_a_signal");
         assert_eq!(role.env(MADE, &made).status().unwrap().signal(), Some(libc::SIGTERM));

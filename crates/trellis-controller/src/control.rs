@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn who_comes_when_all_places_are_taken_is_told_so_and_the_next_is_heard() {
-        let path = std::env::temp_dir().join(format!("trellis-control-{}", std::process::id()));
+        let folder = trellis_testing::Folder::new();
+        let path = folder.file("control");
         let listener = trellis_output::sockets::listen(&path, "controller", "--control").expect("a socket");
         let (asked, questions) = std::sync::mpsc::channel::<Asked>();
         std::thread::spawn(move || serve(&listener, &asked, |asked| asked));
@@ -313,6 +314,5 @@ mod tests {
         while Remote::open(&path).expect("it listens").ask(&Request::Status) != Ok(Answer::Done) {
             assert!(std::time::Instant::now() < deadline, "its place is not free");
         }
-        fs::remove_file(&path).expect("it is there");
     }
 }

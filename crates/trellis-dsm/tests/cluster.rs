@@ -371,7 +371,8 @@ fn a_node_that_waits_for_a_peer_with_another_secret_says_so() {
 #[test]
 fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_differ() {
     let nodes = addresses(2);
-    let secret = std::env::temp_dir().join(format!("trellis-differ-{}", std::process::id()));
+    let folder = trellis_testing::Folder::new();
+    let secret = folder.file("secret");
     std::fs::write(&secret, [5; 32]).unwrap();
     std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let errors: Vec<String> = std::thread::scope(|scope| {
@@ -384,7 +385,6 @@ fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_dif
         };
         [start(0), start(1)].map(|node| node.join().unwrap()).to_vec()
     });
-    std::fs::remove_file(&secret).unwrap();
     // One of them refused the other, which heard why at once.
     assert!(errors.iter().all(|error| error.contains("it has base_address")), "{errors:?}");
 }

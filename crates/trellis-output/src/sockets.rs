@@ -251,9 +251,8 @@ mod tests {
 
     #[test]
     fn a_process_that_accepts_nobody_is_not_waited_for() {
-        let folder = std::env::temp_dir().join(format!("trellis-connect-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        let path = folder.join("socket");
+        let folder = trellis_testing::Folder::new();
+        let path = folder.file("socket");
         let listener = listen(&path, "switch", "--control").unwrap();
         net::listen(&*listener, 0).unwrap();
         let address = SocketAddr::from_pathname(&path).unwrap();
@@ -272,7 +271,6 @@ mod tests {
         // As a process that is killed leaves it.
         drop(UnixListener::bind(&path).unwrap());
         assert!(!is_listening(&path) && is_left_behind(&path));
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
@@ -293,9 +291,8 @@ mod tests {
 
     #[test]
     fn only_a_socket_at_which_nobody_listens_is_taken_over() {
-        let folder = std::env::temp_dir().join(format!("trellis-socket-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        let (socket, file, link) = (folder.join("socket"), folder.join("file"), folder.join("link"));
+        let folder = trellis_testing::Folder::new();
+        let (socket, file, link) = (folder.file("socket"), folder.file("file"), folder.file("link"));
         let first = listen(&socket, "switch", "--control").unwrap();
         assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
         let sentence = |path: &Path| listen(path, "switch", "--control").unwrap_err().to_string();
@@ -311,10 +308,9 @@ mod tests {
         assert!(socket.exists(), "the socket of another process");
         fs::write(&file, "dear").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        for path in [&file, &link, &folder] {
+        for path in [file.as_path(), &link, folder.path()] {
             assert_eq!(sentence(path), "what is there is not a socket; give another --control", "{}", path.display());
         }
         assert_eq!(fs::read_to_string(&link).unwrap(), "dear");
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

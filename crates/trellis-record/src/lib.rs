@@ -412,22 +412,15 @@ mod tests {
         }
     }
 
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("trellis-record-{name}-{}", std::process::id()));
-        // A run that was killed may have left the folder; usually it does not exist.
-        let _ = std::fs::remove_dir_all(&folder);
-        folder
-    }
-
     #[test]
     fn what_is_written_is_read_back_in_the_order_of_nodes() {
-        let folder = folder("round-trip");
-        example(1).write(&folder).unwrap();
-        example(0).write(&folder).unwrap();
+        let scratch = trellis_testing::Folder::new();
+        let folder = scratch.path();
+        example(1).write(folder).unwrap();
+        example(0).write(folder).unwrap();
         std::fs::write(folder.join("node-x.json"), "not ours").unwrap();
-        assert_eq!(Record::read_folder(&folder).unwrap(), [example(0), example(1)]);
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "no unfinished file is left");
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(Record::read_folder(folder).unwrap(), [example(0), example(1)]);
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 3, "no unfinished file is left");
     }
 
     #[test]
@@ -445,7 +438,8 @@ mod tests {
 
     #[test]
     fn other_versions_and_other_files_are_refused_by_name() {
-        let folder = folder("refused");
+        let scratch = trellis_testing::Folder::new();
+        let folder = scratch.file("records");
         assert!(Record::read_folder(&folder).unwrap_err().to_string().contains("the record cannot be read"));
         std::fs::create_dir_all(&folder).unwrap();
         assert!(Record::read_folder(&folder).unwrap_err().to_string().contains("no node-<number>.json"));
@@ -456,16 +450,15 @@ mod tests {
         later.write(&folder).unwrap();
         let sentence = Record::read_folder(&folder).unwrap_err().to_string();
         assert!(sentence.contains("node-0.json: the record has version 4"), "{sentence}");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn a_folder_that_cannot_be_made_is_named() {
-        let folder = folder("blocked");
+        let scratch = trellis_testing::Folder::new();
+        let folder = scratch.file("records");
         std::fs::write(&folder, "a file is in the way").unwrap();
         let sentence = example(0).write(&folder).unwrap_err().to_string();
         assert!(sentence.contains("node-0.json: the record cannot be written"), "{sentence}");
-        std::fs::remove_file(&folder).unwrap();
     }
 
     #[test]

@@ -64,9 +64,8 @@ fn a_switch_that_was_started_again_is_found_again() {
         return;
     }
     let mut context = Context::new("user", "again");
-    let folder = std::env::temp_dir().join(format!("trellis-control-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let path = folder.join("switch");
+    let folder = trellis_testing::Folder::new();
+    let path = folder.file("switch");
     let listener = UnixListener::bind(&path).unwrap();
     let control = Arc::clone(context.lab.control());
     std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| control.serve(stream).unwrap()));
@@ -79,7 +78,6 @@ fn a_switch_that_was_started_again_is_found_again() {
     assert!(gone.contains("the switch at"), "{gone}");
     assert_eq!((remote.redirect(page).unwrap(), remote.boot_id()), (None, 2));
     context.goes("c1", context.pointer("s1", READ, 5), "s1");
-    std::fs::remove_dir_all(&folder).unwrap();
     let nobody = Remote::open(At::Path(path)).unwrap_err().to_string();
     assert!(nobody.contains("look whether it runs") || nobody.contains("trellis switch run"), "{nobody}");
 }

@@ -42,7 +42,7 @@ const UNLIMITED: [&[&str]; 11] = [
     &["libc::waitpid(", ", 0)"],
     &["child.wait()"],
     &[".wait()", "map_err"],
-    &["libc::epoll_wait(", ", -1)"],
+    &["epoll::wait(", ", None)"],
     &["libc::sigwait("],
     &["libc::sigwaitinfo("],
 ];

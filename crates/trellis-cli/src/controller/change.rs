@@ -537,7 +537,8 @@ mod tests {
 
     #[test]
     fn a_cluster_that_nobody_leads_is_said() {
-        let path = std::env::temp_dir().join(format!("trellis-no-leader-{}", std::process::id()));
+        let folder = trellis_testing::Folder::new();
+        let path = folder.file("control");
         let listener = trellis_output::sockets::listen(&path, "controller", "--control").expect("a socket");
         std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("it is asked");

@@ -1,23 +1,21 @@
 //! Tests of whole configurations: what is accepted, which source wins, and the sentence of every refusal.
 
+use trellis_testing::Folder;
+
 use super::*;
 
-/// A file that is removed with its folder at the end of a test.
+/// The files of a test.
 struct Scratch {
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = std::env::temp_dir().join(format!("trellis-config-{name}-{}", std::process::id()));
-        // A run that was killed may have left one.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Scratch { folder }
+    fn new() -> Scratch {
+        Scratch { folder: Folder::new() }
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.folder.join(name);
+        let path = self.folder.file(name);
         std::fs::write(&path, text).unwrap();
         path
     }
@@ -25,14 +23,7 @@ impl Scratch {
     /// The sentence of a refusal, with the folder left out.
     fn refusal(&self, name: &str, text: &str) -> String {
         let error = Sources::new().file(self.file(name, text)).set("node=0").load().expect_err(text).to_string();
-        error.replace(&format!("{}/", self.folder.display()), "")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Other programs may have emptied the temporary folder of the system.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        error.replace(&format!("{}/", self.folder.path().display()), "")
     }
 }
 
@@ -51,7 +42,7 @@ const LISTING_2: &str = r#"{
 
 #[test]
 fn the_papers_json_is_accepted_as_it_stands() {
-    let scratch = Scratch::new("listing");
+    let scratch = Scratch::new();
     let config = Sources::new().file(scratch.file("ivy.json", LISTING_2)).set("node=2").load().unwrap();
     let expected = Config {
         nodes: ["localhost:2000", "localhost:2001", "localhost:2002"].map(str::to_owned).to_vec(),
@@ -73,7 +64,7 @@ fn the_papers_json_is_accepted_as_it_stands() {
 
 #[test]
 fn libivys_sizes_are_taken_as_libivy_takes_them() {
-    let scratch = Scratch::new("rounding");
+    let scratch = Scratch::new();
     let region_of = |size: &str, page: &str| {
         let file = scratch.file("ivy.json", &LISTING_2.replace("268435456", size));
         Sources::new()
@@ -95,14 +86,14 @@ fn libivys_sizes_are_taken_as_libivy_takes_them() {
 
 #[test]
 fn the_address_of_libivy_may_lack_its_prefix() {
-    let scratch = Scratch::new("bare");
+    let scratch = Scratch::new();
     let file = scratch.file("ivy.json", &LISTING_2.replace("0x10000000000", "20000000000"));
     assert_eq!(Sources::new().file(file).set("node=0").load().unwrap().base_address, 2 << 40);
 }
 
 #[test]
 fn later_sources_win() {
-    let scratch = Scratch::new("order");
+    let scratch = Scratch::new();
     let file = scratch
         .file("trellis.toml", "manager = 1\nnodes = [\"a:1\", \"b:2\"]\nregion_bytes = \"1MiB\"\nstatistics = true\n");
     let sources = Sources::new().file(&file).set("node=1");
@@ -118,7 +109,7 @@ fn later_sources_win() {
 
 #[test]
 fn a_launcher_puts_its_own_addresses_over_those_of_a_file() {
-    let scratch = Scratch::new("launched");
+    let scratch = Scratch::new();
     let config = Sources::new()
         .variable(FILE_VARIABLE, scratch.file("ivy.json", LISTING_2).display().to_string())
         .variable("TRELLIS_NODES", "127.0.0.1:7000,127.0.0.1:7001")
@@ -132,10 +123,10 @@ fn a_launcher_puts_its_own_addresses_over_those_of_a_file() {
 
 #[test]
 fn paths_in_a_file_are_relative_to_the_file() {
-    let scratch = Scratch::new("paths");
+    let scratch = Scratch::new();
     let file = scratch.file("trellis.toml", "secret_file = \"key\"\nrecord = \"/tmp/run\"\n");
     let config = Sources::new().file(&file).load().unwrap();
-    assert_eq!(config.secret_file, Some(scratch.folder.join("key")));
+    assert_eq!(config.secret_file, Some(scratch.folder.file("key")));
     assert_eq!(config.record, Some(PathBuf::from("/tmp/run")));
     let config = Sources::new().file(&file).variable("TRELLIS_SECRET_FILE", "other").load().unwrap();
     assert_eq!(config.secret_file, Some(PathBuf::from("other")), "elsewhere to the working folder");
@@ -143,7 +134,7 @@ fn paths_in_a_file_are_relative_to_the_file() {
 
 #[test]
 fn every_refusal_of_a_toml_file_names_file_line_and_key() {
-    let scratch = Scratch::new("toml");
+    let scratch = Scratch::new();
     let two = "nodes = [\"a:1\", \"b:2\"]\n";
     let cases = [
         (
@@ -282,7 +273,7 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
 
 #[test]
 fn every_refusal_of_a_json_file_names_file_line_and_key() {
-    let scratch = Scratch::new("json");
+    let scratch = Scratch::new();
     let without = |line: &str| LISTING_2.replace(line, "");
     let cases = [
         (
@@ -397,14 +388,14 @@ fn too_many_nodes_are_refused() {
 
 #[test]
 fn a_file_that_is_no_configuration_is_refused() {
-    let scratch = Scratch::new("unreadable");
-    let missing = Sources::new().file(scratch.folder.join("none.toml")).load().unwrap_err().to_string();
+    let scratch = Scratch::new();
+    let missing = Sources::new().file(scratch.folder.file("none.toml")).load().unwrap_err().to_string();
     assert!(missing.contains("none.toml: cannot be read (No such file or directory"), "{missing}");
-    let folder = Sources::new().file(&scratch.folder).load().unwrap_err().to_string();
+    let folder = Sources::new().file(scratch.folder.path()).load().unwrap_err().to_string();
     assert!(folder.contains("cannot be read (Is a directory"), "{folder}");
     let large = Sources::new().file(scratch.file("large", &"#".repeat((1 << 20) + 1))).load().unwrap_err();
     assert!(large.to_string().contains("is larger than 1 MiB"));
-    let path = scratch.folder.join("binary");
+    let path = scratch.folder.file("binary");
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
     assert!(Sources::new().file(path).load().unwrap_err().to_string().contains("is not UTF-8 text"));
     let empty = Sources::new().variable(FILE_VARIABLE, "").load().unwrap_err().to_string();
@@ -473,7 +464,7 @@ fn a_bad_network_is_read_and_taken_back() {
 
 #[test]
 fn protocols_are_read_from_every_source() {
-    let scratch = Scratch::new("protocols");
+    let scratch = Scratch::new();
     let text = "coherence = \"delay(lock(dynamic(forward)), 500us)\"\ncoherence_ranges = [\"0-1MiB=lock(dynamic)\"]\n";
     let from_file = Sources::new().file(scratch.file("trellis.toml", text)).load().unwrap();
     assert_eq!(from_file.coherence.to_string(), "delay(lock(dynamic(forward)), 500us)");

@@ -23,10 +23,15 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use super::waiters::Waiters;
 use super::{Node, Ticket};
@@ -133,26 +138,23 @@ impl Progress {
         let progress = Progress {
             role: AtomicU8::new(FREE),
             was_called: AtomicBool::new(false),
-            // SAFETY: creates a descriptor; takes no pointer.
-            epoll: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?,
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
             link,
-            // SAFETY: creates a descriptor; takes no pointer.
-            timer: owned(unsafe {
-                libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
-            })?,
-            // SAFETY: creates a descriptor; takes no pointer.
-            stop: owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?,
+            timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             due: AtomicU64::new(u64::MAX),
             sleepers: AtomicU32::new(0),
             looked: AtomicU64::new(0),
             spin_ns: spin_ns(config),
             contention: Contention::default(),
         };
-        progress.control(libc::EPOLL_CTL_ADD, link, LINK, libc::EPOLLIN)?;
-        progress.control(libc::EPOLL_CTL_ADD, progress.timer.as_raw_fd(), TIMER, libc::EPOLLIN)?;
-        progress.control(libc::EPOLL_CTL_ADD, progress.stop.as_raw_fd(), STOP, libc::EPOLLIN)?;
+        let watch = |fd: BorrowedFd, tag| epoll::add(&progress.epoll, fd, EventData::new_u64(tag), EventFlags::IN);
+        watch(progress.link(), LINK)?;
+        watch(progress.timer.as_fd(), TIMER)?;
+        watch(progress.stop.as_fd(), STOP)?;
         if let Some(faults) = faults {
-            progress.control(libc::EPOLL_CTL_ADD, faults, FAULTS, libc::EPOLLIN)?;
+            // SAFETY: the region, which owns the descriptor, lives as long as the node.
+            watch(unsafe { BorrowedFd::borrow_raw(faults) }, FAULTS)?;
         }
         Ok(progress)
     }
@@ -180,22 +182,16 @@ impl Progress {
     }
 
     fn set_timer(&self, wait: u64) {
-        let at = libc::itimerspec {
-            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: libc::timespec {
-                tv_sec: (wait / 1_000_000_000) as libc::time_t,
-                tv_nsec: (wait % 1_000_000_000) as libc::c_long,
-            },
-        };
-        // SAFETY: `at` lives on this stack during the call; the descriptor is ours.
-        unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const at, std::ptr::null_mut()) };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = Timespec { tv_sec: (wait / 1_000_000_000) as _, tv_nsec: (wait % 1_000_000_000) as _ };
+        // The descriptor is a timer, and the time is one.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value });
     }
 
     /// Ends the service thread.
     pub(super) fn stop(&self) {
-        let one = 1u64;
-        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants.
-        unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
+        // The counter is far from full.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
     /// How long a thread that begins to wait now polls, in nanoseconds.
@@ -245,10 +241,10 @@ impl Progress {
 
     /// Whether frames wait while a thread sleeps with the role.
     fn is_slept_through(&self) -> bool {
-        let mut link = libc::pollfd { fd: self.link, events: libc::POLLIN, revents: 0 };
+        let link = self.link();
         self.role.load(Ordering::SeqCst) == SLEEPING
-            // SAFETY: poll(2) writes to one structure, which lives during the call; it does not wait.
-            && unsafe { libc::poll(&raw mut link, 1, 0) } == 1
+            && rustix::event::poll(&mut [PollFd::new(&link, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+                == Ok(1)
     }
 
     fn change_role(&self, before: u8, after: u8) -> bool {
@@ -283,25 +279,22 @@ impl Progress {
 
     /// Switches the service thread's interest in the link.
     fn watch_link(&self, on: bool) {
-        let events = if on { libc::EPOLLIN } else { 0 };
+        let events = if on { EventFlags::IN } else { EventFlags::empty() };
         // Both descriptors live as long as the node, so this cannot fail.
-        let _ = self.control(libc::EPOLL_CTL_MOD, self.link, LINK, events);
+        let _ = epoll::modify(&self.epoll, self.link(), EventData::new_u64(LINK), events);
     }
 
-    fn control(&self, operation: i32, fd: RawFd, tag: u64, events: i32) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: events as u32, u64: tag };
-        // SAFETY: `event` lives on this stack during the call.
-        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    fn link(&self) -> BorrowedFd<'_> {
+        // SAFETY: the link, which owns the descriptor, lives as long as the node.
+        unsafe { BorrowedFd::borrow_raw(self.link) }
     }
 
-    fn sleep(&self, timeout: Duration, events: &mut [libc::epoll_event; 4]) -> usize {
-        let timeout_ms = timeout.as_millis().clamp(1, i32::MAX as u128) as i32;
-        // SAFETY: the kernel writes at most four events into the array of four.
-        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), 4, timeout_ms) };
-        usize::try_from(count).unwrap_or(0)
+    /// Sleeps until something happens, or `timeout` has passed. An interrupted sleep ends early.
+    fn sleep(&self, timeout: Duration, events: &mut Vec<epoll::Event>) {
+        events.clear();
+        let milliseconds = timeout.as_millis().clamp(1, i32::MAX as u128);
+        let timeout = Timespec { tv_sec: (milliseconds / 1000) as _, tv_nsec: (milliseconds % 1000 * 1_000_000) as _ };
+        let _ = epoll::wait(&self.epoll, spare_capacity(events), Some(&timeout));
     }
 }
 
@@ -563,14 +556,16 @@ impl Node {
         let mut next_tick = 0;
         let mut ran_ns = trellis_record::thread_time_ns();
         let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
+        let mut events = Vec::with_capacity(4);
         while !self.is_over() {
-            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
             let now = self.now();
             let timeout = Duration::from_nanos(next_tick.max(now) - now);
-            let count = self.progress.sleep(timeout, &mut events);
+            self.progress.sleep(timeout, &mut events);
             let woke = self.now();
-            for event in &events[..count] {
-                match event.u64 {
+            for event in &events {
+                // The event is packed: its data is copied before it is used.
+                let data = event.data;
+                match data.u64() {
                     LINK => self.serve_link(),
                     FAULTS => self.serve_faults(&mut faults),
                     TIMER => self.serve_timer(),
@@ -649,9 +644,8 @@ impl Node {
     }
 
     fn serve_timer(&self) {
-        let mut expirations = 0u64;
-        // SAFETY: reads the eight bytes that timerfd(2) gives into `expirations`.
-        unsafe { libc::read(self.progress.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
+        // The number of expirations means nothing.
+        let _ = rustix::io::read(&self.progress.timer, &mut [0; 8]);
         self.serve_held();
     }
 
@@ -740,12 +734,4 @@ fn spin_ns(config: &Config) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let nodes_here = if config.is_on_loopback() { config.capacity() } else { 1 };
     if nodes_here > cores { 0 } else { config.spin_microseconds_max * 1000 }
-}
-
-fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just created and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -6,11 +6,12 @@
 //! giving back a slot allocate nothing and take no lock, because the fault path does all three.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use trellis_base::{Deadline, Limit};
 
 use crate::launch::Activity;
@@ -137,14 +138,9 @@ impl Signal<'_> {
 
 impl Waiters {
     pub(crate) fn new() -> io::Result<Waiters> {
-        // SAFETY: creates a descriptor; takes no pointer.
-        let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if wake < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Waiters {
-            // SAFETY: the descriptor was just created and nobody else knows it.
-            wake: unsafe { OwnedFd::from_raw_fd(wake) },
+            wake,
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             taken: (0..SLOTS as u32 / 64)
                 .map(|word| AtomicU64::new(u64::from(word == PUBLICATION / 64) << (PUBLICATION % 64)))
@@ -162,9 +158,8 @@ impl Waiters {
 
     /// Wakes the thread that sleeps at the link, or keeps the next one from sleeping.
     pub(super) fn rouse_at_link(&self) {
-        let one = 1u64;
-        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants. It cannot block: the counter is far from full.
-        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        // It cannot block: the counter is far from full.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// Takes a slot. If [`WAITERS_MAX`] threads have one, sleeps until one of them gives it back.
@@ -337,9 +332,8 @@ impl Ticket<'_> {
             )
         };
         if both[1].revents != 0 {
-            let mut calls = 0u64;
-            // SAFETY: reads the eight bytes that eventfd(2) gives into `calls`.
-            unsafe { libc::read(wake, (&raw mut calls).cast(), 8) };
+            // The number of calls means nothing.
+            let _ = rustix::io::read(&self.waiters.wake, &mut [0; 8]);
         }
         slot.change(AT_LINK, WAITING);
     }

@@ -65,6 +65,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         ["results.json", "README.md"].iter().try_for_each(|name| files::expect_writable(&folder.join(name)))?;
     }
+    let mut conditions = machine.sentence();
+    if let Some(other) = &other {
+        conditions.push_str(&format!("; the other is {}", Machine::look(other).commit()));
+    }
     let mut raw = BTreeMap::new();
     let mut outcomes = Vec::new();
     for benchmark in chosen {
@@ -98,16 +102,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             outcomes.push(Outcome { figure, benchmark: benchmark.name, values, other });
         }
         raw.insert(benchmark.title(), found);
+        if keep {
+            // A run of hours that is interrupted has kept what it measured.
+            write(workspace, &machine, &conditions, options, &raw, &outcomes)?;
+        }
     }
     let heads: Vec<String> = heads(other.is_some()).into_iter().map(str::to_owned).collect();
     let table = demo::table(&heads, &outcomes.iter().map(Outcome::row).collect::<Vec<_>>());
-    let mut conditions = machine.sentence();
-    if let Some(other) = &other {
-        conditions.push_str(&format!("; the other is {}", Machine::look(other).commit()));
-    }
     println!("\n{conditions}\n\n{table}");
     if keep {
-        write(workspace, &machine, &conditions, options, &raw, &outcomes)?;
+        println!("kept in {}", kept_in(workspace, &machine).display());
     }
     let missed: Vec<String> =
         outcomes.iter().filter(|one| !one.is_met()).map(|one| one.figure.field.to_owned()).collect();
@@ -337,7 +341,6 @@ fn write(
     }
     // An empty last cell would leave a space at the end of the line.
     files::write(&folder.join("README.md"), page.replace(" |  |\n", " | |\n"))?;
-    println!("kept in {}", folder.display());
     Ok(())
 }
 

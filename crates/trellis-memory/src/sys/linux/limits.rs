@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_on_the_way_to_the_root_counts() {
-        let root = std::env::temp_dir().join(format!("trellis-memory-groups-{}", std::process::id()));
+        let folder = trellis_testing::Folder::new();
+        let root = folder.file("groups");
         let inner = root.join("job/node");
         fs::create_dir_all(&inner).expect("a folder in the temporary folder");
         fs::write(root.join("job/memory.max"), "1048576\n").expect("a file there");
@@ -145,6 +146,5 @@ mod tests {
         let version_one = group_limit("4:cpu,memory:/old\n3:pids:/x\n", &root).expect("the group is limited");
         assert_eq!(version_one.bytes, 2_097_152);
         assert_eq!(group_limit("0::/free\n", &root), None);
-        fs::remove_dir_all(&root).expect("what was made can be removed");
     }
 }
