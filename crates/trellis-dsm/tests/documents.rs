@@ -23,7 +23,7 @@ mod readme {
         let points = (node..steps).step_by(nodes).map(|i| (i as f64 + 0.5) / steps as f64);
         let mut sums = cluster.array::<f64>("sums", nodes)?; // shared memory, an element for each node
         sums.mine_mut()[0] = points.map(|x| 4.0 / (1.0 + x * x) / steps as f64).sum();
-        let sums = sums.freeze()?; // every node has stored its part; nobody changes it now
+        let sums = sums.freeze()?; // every node has stored its part; no node changes it from now on
         if node == 0 {
             println!("{}", sums.iter().sum::<f64>());
         }

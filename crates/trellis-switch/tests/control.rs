@@ -78,6 +78,7 @@ fn a_switch_that_was_started_again_is_found_again() {
     assert!(gone.contains("the switch at"), "{gone}");
     assert_eq!((remote.redirect(page).unwrap(), remote.boot_id()), (None, 2));
     context.goes("c1", context.pointer("s1", READ, 5), "s1");
+    drop(folder);
     let nobody = Remote::open(At::Path(path)).unwrap_err().to_string();
     assert!(nobody.contains("look whether it runs") || nobody.contains("trellis switch run"), "{nobody}");
 }

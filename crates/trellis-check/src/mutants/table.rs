@@ -323,7 +323,7 @@ pub const TABLE: &[Row] = &[
     ),
     wait("withdraws-nothing", "a wait for a condition that does not begin stays enrolled", WaitFault::WithdrawsNothing),
     wait("gives-up-silently", "a wait for a condition that is given up stays enrolled", WaitFault::GivesUpSilently),
-    wait("takes-nothing", "a wait for a condition does not take its lock again", WaitFault::TakesNothing),
+    wait("takes-no-lock", "a wait for a condition does not take its lock again", WaitFault::TakesNothing),
     heap("no-publication", "memory is freed without a publication", HeapFault::NoPublication),
     heap("publishes-late", "the publication follows the free", HeapFault::PublishesLate),
     heap(

@@ -1,9 +1,9 @@
 //! Waits until one of many sockets can be read or written, with epoll.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -31,13 +31,12 @@ const EVENTS_MAX: usize = 256;
 /// The watched sockets.
 pub(super) struct Poll {
     descriptor: OwnedFd,
-    events: Vec<epoll::Event>,
 }
 
 impl Poll {
     pub(super) fn new() -> io::Result<Poll> {
         let descriptor = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Poll { descriptor, events: Vec::with_capacity(EVENTS_MAX) })
+        Ok(Poll { descriptor })
     }
 
     /// Starts watching a socket.
@@ -57,16 +56,17 @@ impl Poll {
     }
 
     /// Waits for events.
-    pub(super) fn wait(&mut self, into: &mut Vec<Event>) -> io::Result<()> {
+    pub(super) fn wait(&self, into: &mut Vec<Event>) -> io::Result<()> {
         into.clear();
-        self.events.clear();
+        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         // Ends with an event; the waker's when the server is stopped.
-        match epoll::wait(&self.descriptor, spare_capacity(&mut self.events), None) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let events = match epoll::wait(&self.descriptor, &mut buffer, None) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
-        }
+        };
         let over = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
-        into.extend(self.events.iter().map(|event| {
+        into.extend(events.iter().map(|event| {
             // The event is packed: its fields are copied before they are used.
             let (flags, data) = (event.flags, event.data);
             Event { token: data.u64(), over: flags.intersects(over) }
