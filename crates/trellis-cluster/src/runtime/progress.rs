@@ -209,9 +209,10 @@ impl Progress {
     /// there are, or it slept in the program.
     fn note_lost_turns(&self, now: u64) {
         let (then, ran) = RESUMED.get();
-        // The last wait may have been at another node of this process, with a clock of its own.
-        let without_core = now.saturating_sub(then).saturating_sub(trellis_record::thread_time_ns() - ran);
-        if then > 0 && without_core > TURN_NS_MIN {
+        // The last wait may have been at another node of this process, with a clock of its own. A thread of `trellis
+        // threads` may have the variables of another one, which has run for longer.
+        let Some(ran) = trellis_record::thread_time_ns().checked_sub(ran) else { return };
+        if then > 0 && now.saturating_sub(then).saturating_sub(ran) > TURN_NS_MIN {
             self.contention.note(now);
         }
     }
