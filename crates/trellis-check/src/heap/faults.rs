@@ -13,7 +13,7 @@ pub enum HeapFault {
     PublishesLate,
     /// The publication comes before the spans that go back are chosen.
     PublishesFirst,
-    /// What was released is not applied to a new block.
+    /// A program gets a block before its node has applied the published stores.
     NoRefresh,
     /// A block that another node had does not say so.
     ForeignUntold,

@@ -1,4 +1,4 @@
-//! What each node stored to the blocks, published, and knows of the others' publications.
+//! The stores of each node to the blocks, its publications, and its knowledge of the others' publications.
 //!
 //! Promises: a publication makes known everything that its node stored so far. A node applies what it has heard of, and
 //! it hears by messages that release and by the programs' own hand-overs. A later publication of the same memory must be

@@ -131,7 +131,7 @@ enum Act {
     FreeToo(usize),
 }
 
-/// What the programs call, and what is broken.
+/// A program and the rule that is broken.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapInstance {
     /// The calls of the programs.

@@ -78,7 +78,7 @@ const PRODUCER: u16 = 2;
 /// The number of the producer among the threads.
 const LAST: usize = CONSUMERS.len();
 
-/// What the threads do, and what is broken.
+/// A program and the rule that is broken.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitInstance {
     /// What the threads do.

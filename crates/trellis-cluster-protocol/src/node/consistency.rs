@@ -70,10 +70,15 @@ impl Piggybacking {
         Piggybacking { to, pages_left: if has_changed_protocols { 0 } else { pages_max } }
     }
 
+    /// Whether enough pages go already, or none may: no other shard need be looked at.
+    pub fn is_over(&self) -> bool {
+        self.pages_left == 0
+    }
+
     /// The input of a shard's protocol; `None` if it has nothing to send, or enough pages go already. The caller reports the
     /// pages that were sent ([`Piggybacking::sent`]).
     pub fn of(&self, protocol: &impl Coherence) -> Option<Input> {
-        let goes_on = self.pages_left > 0 && protocol.has_migratory();
+        let goes_on = !self.is_over() && protocol.has_migratory();
         goes_on.then_some(Input::Piggyback { to: self.to, pages_max: self.pages_left })
     }
 

@@ -35,7 +35,7 @@ impl Holding {
 }
 
 impl Demand {
-    /// What the caller holds after the demand was answered with 1.
+    /// The right that the caller holds after the demand was answered with 1.
     pub fn holding(&self) -> Option<Holding> {
         match self {
             Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => Some(Holding::Read),
@@ -45,13 +45,13 @@ impl Demand {
         }
     }
 
-    /// What the caller will hold, for a demand that waits. `None` for one that only tries, which is answered at once.
+    /// The right for which the demand waits. `None` for one that only tries, which is answered at once.
     pub fn waits_to_hold(&self) -> Option<Holding> {
         let tries = matches!(self, Demand::ReadWriteLock(ReadWriteDemand::TryRead | ReadWriteDemand::TryWrite));
         self.holding().filter(|_| !tries)
     }
 
-    /// What the caller gives back with the demand.
+    /// The right that the caller gives back with the demand.
     pub fn gives_back(&self) -> Option<Holding> {
         match self {
             Demand::ReadWriteLock(ReadWriteDemand::EndRead) => Some(Holding::Read),
@@ -72,7 +72,7 @@ impl Demand {
     }
 }
 
-/// What the threads of a node's program hold.
+/// The objects that the threads of a node's program hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
     /// How, the number of the object, and the thread.

@@ -135,6 +135,9 @@ impl Node {
     pub(super) fn piggyback(&self, to: NodeId) {
         let mut piggybacking = Piggybacking::new(to, self.config.page_bytes, self.has_changed_protocols());
         for shard in &self.shards {
+            if piggybacking.is_over() {
+                return;
+            }
             let mut shard = lock(shard);
             if let Some(input) = piggybacking.of(&shard.node.protocol) {
                 self.step(&mut shard, input);

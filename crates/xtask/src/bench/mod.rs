@@ -59,12 +59,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     programs::build_psort(workspace)?;
     compiler::build(workspace, Profile::Release)?;
     let machine = Machine::look(workspace);
-    if keep {
-        // Before hours of work whose results could not be kept.
-        let folder = kept_in(workspace, &machine);
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        ["results.json", "README.md"].iter().try_for_each(|name| files::expect_writable(&folder.join(name)))?;
-    }
     let mut conditions = machine.sentence();
     if let Some(other) = &other {
         conditions.push_str(&format!("; the other is {}", Machine::look(other).commit()));
@@ -97,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             }
             let other = found_there.as_ref().map(|there| match there {
                 Ok(there) => values_of(figure, there).unwrap_or_else(|error| Err(error.to_string())),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(without_path(&error.to_string(), other.as_ref())),
             });
             outcomes.push(Outcome { figure, benchmark: benchmark.name, values, other });
         }
@@ -165,6 +159,11 @@ fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
         bail!("--only {unknown}: no benchmark has this name; accepted: {}", names.join(", "));
     }
     Ok(TARGETS.iter().filter(|one| only.is_empty() || only.iter().any(|name| is_meant(one, name))).collect())
+}
+
+/// The sentence with `CHECKOUT` in place of the other checkout's path: what is kept names no path of this machine.
+fn without_path(sentence: &str, other: Option<&Workspace>) -> String {
+    other.map_or_else(|| sentence.to_owned(), |other| sentence.replace(&*other.root.to_string_lossy(), "CHECKOUT"))
 }
 
 /// Runs one benchmark of a checkout once; returns its result as one object.
@@ -316,6 +315,7 @@ fn write(
     outcomes: &[Outcome],
 ) -> Result<()> {
     let folder = kept_in(workspace, machine);
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let figures: Vec<Value> = outcomes
         .iter()
         .map(|one| {
@@ -391,6 +391,8 @@ mod tests {
         let (here, there) = in_turns(2, this, Some(|| bail!("it has no such benchmark"))).unwrap();
         assert_eq!((here.len(), there.unwrap().is_err()), (2, true));
         assert!(in_turns(2, || bail!("broken"), Some(this)).is_err());
+        let other = Workspace { root: "/a/clone".into(), target: "/a/clone/target".into() };
+        assert_eq!(without_path("`/a/clone/x` ended", Some(&other)), "`CHECKOUT/x` ended");
     }
 
     #[test]
