@@ -64,6 +64,8 @@ faults! {
     CopyTooNew = "copy-too-new", "a copy has a later time than its home", All;
     NeverCloses = "never-closes", "an interval does not end with a release", All;
     ClosesEarly = "closes-early", "an interval ends before its publication", All;
+    ReleasesUnpublished = "releases-unpublished", "a call that releases something begins without a publication", All;
+    AcquiresUnrefreshed = "acquires-unrefreshed", "a call that acquires something ends before notices are applied", All;
     ReleasesUnacknowledged = "releases-unacknowledged", "a release does not wait for the homes", All;
     ForgetsLate = "forgets-late", "a release does not wait for what an earlier publication left that took too long", All;
     DiffLost = "diff-lost", "a diff is not sent, and waited for", All;

@@ -11,7 +11,7 @@ use crate::model::twinned::{Body, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
 use trellis_cluster_protocol::node::{Consistency, Piggybacking, Shard};
-use trellis_cluster_protocol::sync::{self, Contribution, Sync};
+use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// The size of the pages of a cluster that this one stands for.
@@ -29,14 +29,10 @@ pub enum Doing {
     Faulted,
     /// It waits for the page at this place.
     Waiting(u8),
-    /// It publishes before a release.
-    Publishing,
-    /// It has published.
-    Published,
-    /// It waits for a lock, a barrier or a word.
-    Calling,
-    /// The call returned this value.
-    Granted(u64),
+    /// It is about to take this step of its call.
+    Calls(CallStep),
+    /// It has taken this step, and waits until it is over.
+    Awaits(CallStep),
     /// It is done.
     Over,
 }
@@ -50,6 +46,8 @@ pub struct Thread {
     pub next: u16,
     /// Its state.
     pub doing: Doing,
+    /// Its call, while it makes one.
+    call: Option<Call>,
     /// The values that it loaded.
     pub registers: Vec<Value>,
 }
@@ -70,6 +68,17 @@ pub struct Node {
     pub threads: Vec<Thread>,
 }
 
+impl Thread {
+    /// Whether it publishes, or has published and releases nothing yet.
+    fn publishes(&self) -> bool {
+        match self.doing {
+            Doing::Awaits(CallStep::Publish) => true,
+            Doing::Calls(CallStep::Enter) => self.call.is_some_and(|call| call.input().releases()),
+            _ => false,
+        }
+    }
+}
+
 impl Node {
     /// Node `me` of `setup`, at the start.
     pub fn new(setup: &Setup, me: u16) -> Node {
@@ -78,6 +87,7 @@ impl Node {
             number: number as u8,
             next: 0,
             doing: if script.operations.is_empty() { Doing::Over } else { Doing::Ready },
+            call: None,
             registers: script.registers.clone(),
         };
         Node {
@@ -108,18 +118,17 @@ impl Node {
         match doing {
             Doing::Ready => {
                 let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
-                let publishes = |thread: &Thread| matches!(thread.doing, Doing::Publishing | Doing::Published);
                 !self.call_of(thread, operation).is_some_and(|call| call.releases())
-                    || !self.threads.iter().any(publishes)
+                    || !self.threads.iter().any(Thread::publishes)
             }
-            Doing::Faulted | Doing::Published | Doing::Granted(_) => true,
-            Doing::Waiting(_) | Doing::Publishing | Doing::Calling | Doing::Over => false,
+            Doing::Faulted | Doing::Calls(_) => true,
+            Doing::Waiting(_) | Doing::Awaits(_) | Doing::Over => false,
         }
     }
 
     /// Whether the thread at this index may give up waiting for its publication.
     pub fn can_give_up(&self, thread: usize) -> bool {
-        self.give_ups > 0 && self.threads[thread].doing == Doing::Publishing
+        self.give_ups > 0 && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
     }
 
     /// Whether all threads are done.
@@ -154,12 +163,13 @@ impl Node {
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
                 self.step(setup, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
             }
-            (Doing::Ready, operation) => match self.call_of(thread, operation) {
-                Some(call) if !call.releases() => self.call(setup, thread, call, out),
-                _ => self.publish(setup, thread, out),
-            },
-            (Doing::Published, _) => self.release(setup, thread, operation, out),
-            (Doing::Granted(value), _) => self.granted(setup, thread, operation, value, out),
+            (Doing::Ready, operation) => {
+                let Some(input) = self.call_of(thread, operation) else { unreachable!("{operation:?} is a call") };
+                let (call, first) = Call::begin(input);
+                self.threads[thread].call = Some(call);
+                self.take_step(setup, thread, first, out);
+            }
+            (Doing::Calls(step), _) => self.take_step(setup, thread, step, out),
             _ => out.problem(format!("thread {number} cannot go on: {doing:?}")),
         }
     }
@@ -247,13 +257,37 @@ impl Node {
         })
     }
 
-    fn call(&mut self, setup: &Setup, thread: usize, input: sync::Input, out: &mut Out) {
-        self.threads[thread].doing = Doing::Calling;
-        self.sync_step(setup, input, out);
+    /// Takes a step of the thread's call.
+    fn take_step(&mut self, setup: &Setup, thread: usize, step: CallStep, out: &mut Out) {
+        self.threads[thread].doing = Doing::Awaits(step);
+        match step {
+            CallStep::Publish if setup.fault == Fault::ReleasesUnpublished => {
+                self.go_on(thread, CallOutcome::Done);
+            }
+            CallStep::Publish => self.publish(setup, thread, out),
+            CallStep::Enter => self.enter(setup, thread, out),
+            CallStep::Await => unreachable!("a message, or its own node, wakes a thread that waits"),
+            CallStep::Refresh => {
+                self.acquired(setup, thread, out);
+                if setup.fault != Fault::AcquiresUnrefreshed {
+                    self.refresh(setup, out);
+                }
+                let end = self.go_on(thread, CallOutcome::Done);
+                self.take_step(setup, thread, end, out);
+            }
+            CallStep::End(outcome) => self.end_call(setup, thread, outcome, out),
+        }
+    }
+
+    /// The step of the thread's call is over. Returns the next one.
+    fn go_on(&mut self, thread: usize, outcome: CallOutcome) -> CallStep {
+        let Thread { doing, call, .. } = &mut self.threads[thread];
+        let next = call.as_mut().expect("it makes a call").go_on(outcome);
+        *doing = Doing::Calls(next);
+        next
     }
 
     fn publish(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        self.threads[thread].doing = Doing::Publishing;
         if setup.fault == Fault::ClosesEarly {
             self.consistency.knowledge.intervals.close();
         }
@@ -264,8 +298,10 @@ impl Node {
             self.step(setup, input, &Body::Nothing, out);
         }
         self.published(setup, out);
-        if setup.fault == Fault::ReleasesUnacknowledged {
-            self.threads[thread].doing = Doing::Published;
+        if setup.fault == Fault::ReleasesUnacknowledged
+            && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
+        {
+            self.go_on(thread, CallOutcome::Done);
         }
     }
 
@@ -279,7 +315,7 @@ impl Node {
             self.consistency = Consistency::new(me, setup.nodes, pages, setup.is_ordered, usize::MAX);
             self.consistency.knowledge = knowledge;
         }
-        self.threads[thread].doing = Doing::Ready;
+        (self.threads[thread].doing, self.threads[thread].call) = (Doing::Ready, None);
     }
 
     /// Finds the pages that were stored to: they stay open and are compared, or the kernel marked them.
@@ -327,41 +363,40 @@ impl Node {
     /// If the publication is over, the thread that waits for it continues.
     pub(super) fn published(&mut self, setup: &Setup, out: &mut Out) {
         let Some(publisher) = self.consistency.published() else { return };
-        let is_it = |thread: &&mut Thread| u32::from(thread.number) == publisher && thread.doing == Doing::Publishing;
-        let Some(thread) = self.threads.iter_mut().find(is_it) else { return };
-        thread.doing = Doing::Published;
+        let is_it =
+            |thread: &Thread| u32::from(thread.number) == publisher && thread.doing == Doing::Awaits(CallStep::Publish);
+        let Some(thread) = self.threads.iter().position(is_it) else { return };
+        self.go_on(thread, CallOutcome::Done);
         if setup.fault != Fault::ReleasesUnacknowledged {
-            out.event(Event::Published { thread: thread.number });
+            out.event(Event::Published { thread: self.threads[thread].number });
         }
     }
 
-    fn release(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
-        faults::end_publication(setup.fault, &mut self.consistency);
-        let number = self.threads[thread].number;
-        let Some(call) = self.call_of(thread, operation) else {
-            return out.problem(format!("{operation:?} is no release"));
-        };
-        match operation {
-            Operation::Unlock(lock) => {
-                out.event(Event::Unlock { thread: number, lock });
-                self.threads[thread].next += 1;
-                self.end_if_over(setup, thread);
-                return self.sync_step(setup, call, out);
-            }
+    fn enter(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+        let Thread { number, next, call, .. } = self.threads[thread];
+        let input = call.expect("it makes a call").input();
+        if input.releases() && setup.fault != Fault::ReleasesUnpublished {
+            faults::end_publication(setup.fault, &mut self.consistency);
+        }
+        match setup.scripts[usize::from(number)].operations[usize::from(next)] {
+            Operation::Unlock(lock) => out.event(Event::Unlock { thread: number, lock }),
             Operation::Barrier => {
                 out.event(Event::Arrive { thread: number });
                 self.consistency.knowledge.comes_to_barrier(BARRIER);
             }
             _ => {}
         }
-        self.call(setup, thread, call, out);
+        match self.go_on(thread, CallOutcome::Done) {
+            CallStep::End(outcome) => self.end_call(setup, thread, outcome, out),
+            step => self.threads[thread].doing = Doing::Awaits(step),
+        }
+        self.sync_step(setup, input, out);
     }
 
-    /// A call returns: what was learnt is applied before the program continues.
-    fn granted(&mut self, setup: &Setup, thread: usize, operation: Operation, value: u64, out: &mut Out) {
-        let number = self.threads[thread].number;
-        let acquires = self.call_of(thread, operation).is_some_and(|call| call.acquires());
-        match operation {
+    /// The thread's call was answered: what was learnt is applied before the program continues.
+    fn acquired(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+        let Thread { number, next, .. } = self.threads[thread];
+        match setup.scripts[usize::from(number)].operations[usize::from(next)] {
             Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
             Operation::Barrier => {
                 if setup.fault == Fault::ForgetsTooEarly {
@@ -372,18 +407,26 @@ impl Node {
                 self.consistency.knowledge.leaves_barrier(BARRIER, true);
                 out.event(Event::Left { thread: number });
             }
-            Operation::Get { register, .. } => {
+            _ => {}
+        }
+    }
+
+    /// The thread's call is over.
+    fn end_call(&mut self, setup: &Setup, thread: usize, outcome: CallOutcome, out: &mut Out) {
+        let Thread { number, next, .. } = self.threads[thread];
+        let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
+        match (operation, outcome) {
+            (Operation::Get { register, .. }, CallOutcome::Granted(value)) => {
                 if let Some(register) = self.threads[thread].registers.get_mut(usize::from(register)) {
                     *register = value as Value;
                 }
             }
-            _ => {}
+            (_, CallOutcome::Granted(_) | CallOutcome::Done) => {}
+            (operation, outcome) => out.problem(format!("thread {number} ends {operation:?} with {outcome:?}")),
         }
+        self.threads[thread].call = None;
         self.threads[thread].next += 1;
         self.end_if_over(setup, thread);
-        if acquires {
-            self.refresh(setup, out);
-        }
     }
 
     fn refresh(&mut self, setup: &Setup, out: &mut Out) {
@@ -475,9 +518,11 @@ impl Node {
                     out.send(Envelope { from: self.me, to: to.0, packet: Packet::Sync { message, knowledge } });
                 }
                 sync::Effect::Wake(waiter, value) => {
-                    let is_it = |thread: &&mut Thread| u32::from(thread.number) == waiter;
-                    match self.threads.iter_mut().find(is_it).filter(|thread| thread.doing == Doing::Calling) {
-                        Some(thread) => thread.doing = Doing::Granted(value),
+                    let is_it = |thread: &Thread| {
+                        u32::from(thread.number) == waiter && thread.doing == Doing::Awaits(CallStep::Await)
+                    };
+                    match self.threads.iter().position(is_it) {
+                        Some(thread) => _ = self.go_on(thread, CallOutcome::Granted(value)),
                         None => out.problem(format!("node {} wakes {waiter}, which does not wait", self.me)),
                     }
                 }

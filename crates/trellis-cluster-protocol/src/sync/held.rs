@@ -60,16 +60,6 @@ impl Demand {
             _ => None,
         }
     }
-
-    /// The demand that gives back what this one was granted, for a call that fails nevertheless.
-    pub fn undone_by(&self) -> Option<Demand> {
-        Some(match self.holding()? {
-            Holding::Read => Demand::ReadWriteLock(ReadWriteDemand::EndRead),
-            Holding::Write => Demand::ReadWriteLock(ReadWriteDemand::EndWrite),
-            Holding::Once => Demand::Once(OnceDemand::Failed),
-            Holding::Lock => return None,
-        })
-    }
 }
 
 /// The objects that the threads of a node's program hold.
@@ -132,17 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_demand_grants_another_one_gives_back() {
-        let demands = [
-            Demand::ReadWriteLock(ReadWriteDemand::Read),
-            Demand::ReadWriteLock(ReadWriteDemand::TryWrite),
-            Demand::Once(OnceDemand::Begin),
-        ];
-        for demand in demands {
-            let back = demand.undone_by().expect("it grants something");
-            assert_eq!(back.gives_back(), demand.holding(), "{demand:?}");
-        }
-        assert_eq!(Demand::ReadWriteLock(ReadWriteDemand::TryRead).waits_to_hold(), None);
-        assert_eq!(Demand::Once(OnceDemand::Done).undone_by(), None);
+    fn a_demand_that_only_tries_waits_for_nothing() {
+        let try_read = Demand::ReadWriteLock(ReadWriteDemand::TryRead);
+        assert_eq!((try_read.holding(), try_read.waits_to_hold()), (Some(Holding::Read), None));
+        let done = Demand::Once(OnceDemand::Done);
+        assert_eq!((done.holding(), done.gives_back()), (None, Some(Holding::Once)));
     }
 }

@@ -15,6 +15,7 @@
 
 mod atomic;
 mod barrier;
+mod call;
 mod condition;
 mod condition_wait;
 mod counting_barrier;
@@ -30,6 +31,7 @@ mod semaphore;
 mod words;
 
 pub use atomic::Operation;
+pub use call::{Call, CallOutcome, CallStep};
 pub use condition::ConditionDemand;
 pub use condition_wait::{ConditionWait, WaitEnd, WaitOutcome, WaitStep};
 pub use event::EventDemand;
@@ -414,6 +416,15 @@ impl Sync {
     /// Whether this node's program has what the demand ends: a read lock, a write lock, a once object that it runs.
     pub fn may_end(&self, id: u64, demand: Demand) -> bool {
         self.objects.may_end(id, demand)
+    }
+
+    /// Whether the program may make this call now: what it gives back is held here.
+    pub fn allows(&self, call: &Input) -> bool {
+        match *call {
+            Input::Release(id) => self.holds(id),
+            Input::Demand(id, demand, _) => self.may_end(id, demand),
+            _ => true,
+        }
     }
 
     /// Whether nothing is left here of demands that are over: everything that was remembered for them has been forgotten.

@@ -92,7 +92,7 @@ impl Demand {
     }
 
     /// Whether no call waits for an answer, and none is given.
-    fn is_silent(self) -> bool {
+    pub(super) fn is_silent(self) -> bool {
         matches!(self, Demand::ReadWriteLock(demand) if demand.is_end())
     }
 }

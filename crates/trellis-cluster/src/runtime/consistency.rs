@@ -205,21 +205,20 @@ impl Node {
 
     /// Called after every acquire: after a lock was taken, a barrier was left, a semaphore was lowered, a word was loaded.
     /// When it returns, no page here is older than what was released to this node.
-    pub(super) fn refresh(&self) -> Result<(), WaitError> {
+    pub(super) fn refresh(&self) {
         self.note_thread();
         if !self.consistency.is_used() {
-            return Ok(());
+            return;
         }
         let _inside = self.inside(self.recent());
         let _applying = lock(&self.consistency.applying);
         let refreshing = lock(&self.consistency.state).refresh();
-        let Some(notices) = refreshing else { return Ok(()) };
+        let Some(notices) = refreshing else { return };
         let started = self.now();
         for Notice { range, stamp } in notices {
             self.step(&mut lock(self.shard_of(range.first())), Input::Notice { range, stamp });
         }
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-        Ok(())
     }
 
     /// Whether a message may release something to its receiver. If so, it carries what this node knows.

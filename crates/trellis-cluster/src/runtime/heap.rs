@@ -103,7 +103,10 @@ impl Node {
         loop {
             let outcome = match step {
                 Step::Publish => self.publish().map(|()| StepOutcome::Done),
-                Step::Refresh => self.refresh().map(|()| StepOutcome::Done),
+                Step::Refresh => {
+                    self.refresh();
+                    Ok(StepOutcome::Done)
+                }
                 Step::Place(run) => place(run).map(|()| StepOutcome::Done),
                 Step::Ask(input) => {
                     ticket.rearm();

@@ -13,7 +13,8 @@ mod objects;
 use std::time::Duration;
 
 use trellis_cluster_protocol::sync::{
-    ABANDONED, Contribution, Effect, Holding, Input, Message, Operation, Reduction, Sync,
+    ABANDONED, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Effect, Holding, Input, Message,
+    OnceDemand, Operation, Reduction, Sync,
 };
 use trellis_cluster_protocol::{NodeId, wire};
 
@@ -39,14 +40,6 @@ pub(crate) enum Timeout {
     For(Duration),
 }
 
-/// How a call that did not fail ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    Woken(u64),
-    /// The call was abandoned after the caller's own timeout.
-    NotYet,
-}
-
 fn refuse_reserved(id: u64) -> Result<(), WaitError> {
     if id < RESERVED_FIRST {
         return Ok(());
@@ -68,69 +61,19 @@ impl Node {
         refuse_reserved(id)?;
         self.refuse_own(Holding::Lock, id, timeout)?;
         let ticket = self.waiters.take();
-        let started = self.now();
-        let call = Input::Acquire(id, ticket.name());
-        let sent = self.sync_step(call);
-        let counters = self.counters();
-        LiveCounters::add(&counters.lock_acquires, 1);
-        if ticket.is_done() && !sent {
-            LiveCounters::add(&counters.lock_acquires_local, 1);
-        }
-        let abandon = Input::Abandon(id, ticket.name());
-        let wait = Wait::Lock(id);
-        let ended = self.wait_for_call(&ticket, wait, timeout, abandon, |node| node.whom(wait));
-        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
-        if ended? == Ended::NotYet {
-            return Ok(false);
-        }
-        self.apply_or_release(&call, id)
+        Ok(self.call(Some(&ticket), Input::Acquire(id, ticket.name()), timeout)?.is_some())
     }
 
     /// Takes the lock if it is free. Returns whether it was.
     pub(crate) fn try_acquire(&self, id: u64) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
         let ticket = self.waiters.take();
-        let started = self.now();
-        let call = Input::TryAcquire(id, ticket.name());
-        let sent = self.sync_step(call);
-        let abandon = Input::Abandon(id, ticket.name());
-        let home = |node: &Node| node.whose_home(id);
-        let ended = self.wait_for_call(&ticket, Wait::Lock(id), Timeout::Configured, abandon, home);
-        let counters = self.counters();
-        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
-        if ended? != Ended::Woken(1) {
-            return Ok(false);
-        }
-        LiveCounters::add(&counters.lock_acquires, 1);
-        LiveCounters::add(&counters.lock_acquires_local, u64::from(!sent));
-        self.apply_or_release(&call, id)
-    }
-
-    /// Applies what was released to this node, after it got the lock. On an error it gives the lock back.
-    fn apply_or_release(&self, call: &Input, id: u64) -> Result<bool, WaitError> {
-        if let Err(error) = self.refresh_after(call) {
-            self.sync_step(Input::Release(id));
-            return Err(error);
-        }
-        self.note_held(Holding::Lock, id);
-        Ok(true)
+        Ok(self.call(Some(&ticket), Input::TryAcquire(id, ticket.name()), Timeout::Configured)? == Some(1))
     }
 
     pub(crate) fn release(&self, id: u64) -> Result<(), WaitError> {
-        let not_held = || WaitError::Misuse(format!("lock {} is not held by this node", self.object(id)));
-        if !lock(&self.synchronisation).0.holds(id) {
-            refuse_reserved(id)?;
-            return Err(not_held());
-        }
-        let call = Input::Release(id);
-        // The next holder must find these stores, so the lock stays here until they are at their homes.
-        self.publish_before(&call)?;
-        // Another thread of this node may have given it back meanwhile.
-        self.note_given_back(Holding::Lock, id);
-        // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
-        // this thread has taken the lock many more times.
-        self.receive_now_and_then();
-        self.sync_step_if(|state| state.holds(id), call).map(drop).ok_or_else(not_held)
+        refuse_reserved(id)?;
+        self.call(None, Input::Release(id), Timeout::Configured).map(drop)
     }
 }
 
@@ -148,22 +91,7 @@ impl Node {
     fn meet_in(&self, id: u64, own: Contribution) -> Result<u64, WaitError> {
         refuse_reserved(id)?;
         let ticket = self.waiters.take();
-        let call = Input::Arrive(id, own, ticket.name());
-        self.publish_before(&call)?;
-        let started = self.now();
-        self.comes_to_barrier(id);
-        self.sync_step(call);
-        let abandon = Input::AbandonBarrier(id, ticket.name());
-        let wait = Wait::Barrier(id);
-        let ended = self.wait_for_call(&ticket, wait, Timeout::Configured, abandon, |node| node.whom(wait));
-        self.count_barrier(started);
-        self.leaves_barrier(id, ended.is_ok());
-        let ended = ended?;
-        self.refresh_after(&call)?;
-        match ended {
-            Ended::Woken(value) => Ok(value),
-            Ended::NotYet => unreachable!("the configured timeout ends with an error"),
-        }
+        self.call_answered(&ticket, Input::Arrive(id, own, ticket.name()))
     }
 
     fn count_barrier(&self, started: u64) {
@@ -196,63 +124,204 @@ impl Node {
     pub(crate) fn operate(&self, id: u64, operation: Operation) -> Result<u64, WaitError> {
         refuse_reserved(id)?;
         let ticket = self.waiters.take();
-        let call = Input::Operate(id, operation, ticket.name());
-        self.publish_before(&call)?;
-        let before = self.operated(&ticket, id, operation, Wait::Atomic(id))?;
-        self.refresh_after(&call)?;
-        Ok(before)
+        self.call_answered(&ticket, Input::Operate(id, operation, ticket.name()))
     }
 
-    /// Operates on a word of Trellis itself.
+    /// Operates on a word of Trellis itself, which makes no stores known.
     pub(super) fn operate_as(&self, id: u64, operation: Operation, wait: Wait) -> Result<u64, WaitError> {
         let ticket = self.waiters.take();
-        self.operated(&ticket, id, operation, wait)
+        let call = Input::Operate(id, operation, ticket.name());
+        let started = self.now();
+        self.sync_step(call);
+        let answer = self.wait_for_answer(&ticket, &call, wait, Timeout::Configured);
+        self.count_call(&call, started, false, None);
+        Ok(answer?.expect("the configured timeout ends with an error"))
+    }
+}
+
+// Calls of the program.
+impl Node {
+    /// Carries out a call that waits for its answer at most for the configured time.
+    fn call_answered(&self, ticket: &Ticket<'_>, input: Input) -> Result<u64, WaitError> {
+        let answer = self.call(Some(ticket), input, Timeout::Configured)?;
+        Ok(answer.expect("the configured timeout ends with an error"))
     }
 
-    fn operated(&self, ticket: &Ticket<'_>, id: u64, operation: Operation, wait: Wait) -> Result<u64, WaitError> {
-        let started = self.now();
-        self.sync_step(Input::Operate(id, operation, ticket.name()));
-        LiveCounters::add(&self.counters().atomics, 1);
-        let waited = self.wait_at(ticket, wait, Timeout::Configured);
-        LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
-        match waited {
-            Waited::Done => self.outcome(ticket),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(wait, self.whose_home(id))),
+    /// Carries out a call, and returns its answer: `None` if it has none, as a call without a ticket, or if the answer did
+    /// not come within `timeout`.
+    fn call(&self, ticket: Option<&Ticket<'_>>, input: Input, timeout: Timeout) -> Result<Option<u64>, WaitError> {
+        // Nothing is published for a call that is refused anyhow.
+        if input.gives_back().is_some() && !lock(&self.synchronisation).0.allows(&input) {
+            return Err(self.not_held(&input));
         }
+        let (mut call, mut step) = Call::begin(input);
+        let (mut failed, mut started, mut is_local) = (None, 0, false);
+        loop {
+            let outcome = match step {
+                CallStep::Publish => self.publish().map(|()| CallOutcome::Done),
+                CallStep::Enter => {
+                    started = self.now();
+                    let sent = self.enter_call(&input);
+                    is_local = sent == Some(false) && ticket.is_none_or(Ticket::is_done);
+                    Ok(sent.map_or(CallOutcome::NotHeld, |_| CallOutcome::Done))
+                }
+                CallStep::Await => {
+                    let ticket = ticket.expect("a call that is answered has a ticket");
+                    let answer = self.wait_for_answer(ticket, &input, wait_of(&input), timeout);
+                    let taken = answer.as_ref().ok().copied().flatten().and_then(|answer| input.takes(answer));
+                    self.count_call(&input, started, is_local, taken);
+                    if let Input::Arrive(id, ..) = input {
+                        self.leaves_barrier(id, answer.is_ok());
+                    }
+                    answer.map(|answer| answer.map_or(CallOutcome::NotGranted, CallOutcome::Granted))
+                }
+                CallStep::Refresh => {
+                    self.refresh();
+                    Ok(CallOutcome::Done)
+                }
+                CallStep::End(CallOutcome::Granted(answer)) => {
+                    if let Some((how, id)) = input.takes(answer) {
+                        self.note_held(how, id);
+                    }
+                    return Ok(Some(answer));
+                }
+                CallStep::End(CallOutcome::Done | CallOutcome::NotGranted) => return Ok(None),
+                CallStep::End(CallOutcome::NotHeld) => return Err(self.not_held(&input)),
+                CallStep::End(CallOutcome::Failed) => return Err(failed.expect("a step failed")),
+            };
+            step = call.go_on(outcome.unwrap_or_else(|error| {
+                failed = Some(error);
+                CallOutcome::Failed
+            }));
+        }
+    }
+
+    /// Takes the step of a call. Returns whether it sent a message, or `None` if what it gives back is not held.
+    fn enter_call(&self, input: &Input) -> Option<bool> {
+        match input {
+            Input::Arrive(id, ..) => self.comes_to_barrier(*id),
+            // A request for the lock may have come while no thread was free to receive it. It is served now, and not
+            // after this thread has taken the lock many more times.
+            Input::Release(_) => self.receive_now_and_then(),
+            _ => {}
+        }
+        let mut guard = self.before_token_leaves(input);
+        // Another thread of this node may have given it back while this one published.
+        if !guard.0.allows(input) {
+            return None;
+        }
+        if let Some((how, id)) = input.gives_back() {
+            self.note_given_back(how, id);
+        }
+        let (state, effects) = &mut *guard;
+        state.step(*input, effects);
+        Some(self.carry_out_sync(&mut guard))
+    }
+
+    /// Waits for the answer of a call, and abandons the call when its time is over. If that is an error, it finds out
+    /// before who is in its way.
+    fn wait_for_answer(
+        &self,
+        ticket: &Ticket<'_>,
+        input: &Input,
+        wait: Wait,
+        timeout: Timeout,
+    ) -> Result<Option<u64>, WaitError> {
+        let mut sentence = None;
+        match self.wait_at(ticket, wait, timeout) {
+            Waited::Done => {}
+            Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => {
+                sentence = matches!(timeout, Timeout::Configured).then(|| self.whom_for(input, wait));
+                match input.abandoned_by() {
+                    Some(abandon) => self.sync_step(abandon),
+                    None => return Err(self.too_long(wait, sentence.expect("a word is waited for as configured"))),
+                };
+                debug_assert!(ticket.is_done(), "an abandoned call has been woken or refused");
+            }
+        }
+        // A call that was granted at the last moment succeeds.
+        match (ticket.outcome(), sentence) {
+            (Ok(value), _) => Ok(Some(value)),
+            (Err(ABANDONED), Some(sentence)) => Err(self.too_long(wait, sentence)),
+            (Err(ABANDONED), None) => Ok(None),
+            (Err(why), _) => Err(WaitError::Misuse(why.to_owned())),
+        }
+    }
+
+    /// Who is in the way of a call.
+    fn whom_for(&self, input: &Input, wait: Wait) -> String {
+        match *input {
+            Input::TryAcquire(id, _) | Input::Operate(id, ..) => self.whose_home(id),
+            Input::Demand(id, demand, _) => match demand {
+                Demand::CountingBarrier(participants) => self.who_has_come(id, Some(participants)),
+                Demand::Once(OnceDemand::Done | OnceDemand::Failed)
+                | Demand::Condition(ConditionDemand::NotifyOne | ConditionDemand::NotifyAll) => self.whose_home(id),
+                _ => self.whom(wait),
+            },
+            _ => self.whom(wait),
+        }
+    }
+
+    /// Counts a call that waited since `started`. It was answered without a message if `is_local`, and took something.
+    fn count_call(&self, input: &Input, started: u64, is_local: bool, taken: Option<(Holding, u64)>) {
+        let counters = self.counters();
+        match input {
+            Input::Arrive(..) | Input::Demand(_, Demand::CountingBarrier(_), _) => return self.count_barrier(started),
+            Input::Operate(..) => LiveCounters::add(&counters.atomics, 1),
+            _ => {}
+        }
+        if let Some((Holding::Lock | Holding::Read | Holding::Write, _)) = taken {
+            LiveCounters::add(&counters.lock_acquires, 1);
+            LiveCounters::add(&counters.lock_acquires_local, u64::from(is_local));
+        }
+        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
+    }
+
+    fn not_held(&self, input: &Input) -> WaitError {
+        let (how, id) = input.gives_back().expect("only such a call is refused");
+        let id = self.object(id);
+        WaitError::Misuse(match how {
+            Holding::Lock => format!("lock {id} is not held by this node"),
+            Holding::Read => format!("read-write lock {id} is not read by this node"),
+            Holding::Write => format!("read-write lock {id} is not written by this node"),
+            Holding::Once => {
+                format!("once {id} is not being done by this node; only who was told to do it can end it")
+            }
+        })
+    }
+}
+
+/// What a call waits for.
+fn wait_of(input: &Input) -> Wait {
+    match *input {
+        Input::Acquire(id, _) | Input::TryAcquire(id, _) => Wait::Lock(id),
+        Input::Arrive(id, ..) => Wait::Barrier(id),
+        Input::Operate(id, ..) => Wait::Atomic(id),
+        Input::Demand(id, demand, _) => match demand {
+            Demand::ReadWriteLock(_) => Wait::ReadWriteLock(id),
+            Demand::Semaphore(_) => Wait::Semaphore(id),
+            Demand::Event(_) => Wait::Event(id),
+            Demand::Once(_) => Wait::Once(id),
+            Demand::Condition(_) => Wait::Condition(id),
+            Demand::CountingBarrier(_) => Wait::CountingBarrier(id),
+        },
+        _ => unreachable!("no call of the program waits for this"),
     }
 }
 
 // The state machine.
 impl Node {
-    /// Publishes what this node stored, if the call is a release.
-    fn publish_before(&self, call: &Input) -> Result<(), WaitError> {
-        if call.releases() { self.publish() } else { Ok(()) }
-    }
-
-    /// Applies what was released to this node, if the call, which succeeded, is an acquire.
-    fn refresh_after(&self, call: &Input) -> Result<(), WaitError> {
-        if call.acquires() { self.refresh() } else { Ok(()) }
-    }
-
     pub(super) fn sync_message(&self, from: NodeId, message: Message) {
         self.sync_step(Input::Message(from, message));
     }
 
     /// Takes a step. Returns whether it sent a message.
     pub(super) fn sync_step(&self, input: Input) -> bool {
-        self.sync_step_if(|_| true, input).is_some_and(|sent| sent)
-    }
-
-    /// Takes a step if the state allows it. Returns whether it sent a message, or `None` if the state forbade it.
-    fn sync_step_if(&self, allows: impl FnOnce(&Sync) -> bool, input: Input) -> Option<bool> {
         let mut guard = self.before_token_leaves(&input);
         let (state, effects) = &mut *guard;
-        if !allows(state) {
-            return None;
-        }
         state.step(input, effects);
-        Some(self.carry_out_sync(&mut guard))
+        self.carry_out_sync(&mut guard)
     }
 
     /// Locks the state. If `input` makes the token of a lock leave this node, the pages that go with the token have
@@ -297,35 +366,6 @@ impl Node {
 
 // Waiting.
 impl Node {
-    /// Waits for a call of the program, and abandons it when its time is over. If that is an error, `whom` finds out
-    /// before who is in its way.
-    fn wait_for_call(
-        &self,
-        ticket: &Ticket<'_>,
-        wait: Wait,
-        timeout: Timeout,
-        abandon: Input,
-        whom: impl Fn(&Node) -> String,
-    ) -> Result<Ended, WaitError> {
-        let mut sentence = None;
-        match self.wait_at(ticket, wait, timeout) {
-            Waited::Done => {}
-            Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => {
-                sentence = matches!(timeout, Timeout::Configured).then(|| whom(self));
-                self.sync_step(abandon);
-                debug_assert!(ticket.is_done(), "an abandoned call has been woken or refused");
-            }
-        }
-        // A call that was granted at the last moment succeeds.
-        match (ticket.outcome(), sentence) {
-            (Ok(value), _) => Ok(Ended::Woken(value)),
-            (Err(ABANDONED), Some(sentence)) => Err(self.too_long(wait, sentence)),
-            (Err(ABANDONED), None) => Ok(Ended::NotYet),
-            (Err(why), _) => Err(WaitError::Misuse(why.to_owned())),
-        }
-    }
-
     fn wait_at(&self, ticket: &Ticket<'_>, wait: Wait, timeout: Timeout) -> Waited {
         let nanoseconds = match timeout {
             Timeout::Configured => wait.limit_ns(&self.config),

@@ -4,10 +4,10 @@
 //! must never release a lock before the wait is enrolled: a notification would be missed.
 
 use trellis_cluster_protocol::sync::{
-    ConditionDemand, ConditionWait, Demand, Input, Kind, OnceDemand, ReadWriteDemand, WaitEnd, WaitOutcome, WaitStep,
+    ConditionDemand, ConditionWait, Demand, Input, ReadWriteDemand, WaitEnd, WaitOutcome, WaitStep,
 };
 
-use super::{Ended, LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
+use super::{LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
 
 /// The lock under which a thread waits for a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +25,6 @@ pub(crate) struct ConditionWaited {
     /// Whether it was notified within the caller's timeout.
     pub(crate) notified: Result<bool, WaitError>,
     pub(crate) is_lock_held: bool,
-}
-
-fn wait_of(demand: Demand, id: u64) -> Wait {
-    match demand.kind() {
-        Kind::ReadWriteLock => Wait::ReadWriteLock(id),
-        Kind::Semaphore => Wait::Semaphore(id),
-        Kind::Event => Wait::Event(id),
-        Kind::Once => Wait::Once(id),
-        Kind::Condition => Wait::Condition(id),
-        Kind::CountingBarrier => Wait::CountingBarrier(id),
-        Kind::Lock | Kind::Barrier => unreachable!("no demand is about these"),
-    }
 }
 
 impl Node {
@@ -63,72 +51,13 @@ impl Node {
             self.refuse_own(wanted, id, timeout)?;
         }
         let ticket = self.waiters.take();
-        let call = Input::Demand(id, demand, ticket.name());
-        self.publish_before(&call)?;
-        let started = self.now();
-        let sent = self.sync_step_if(|state| state.may_end(id, demand), call);
-        let Some(sent) = sent else { return Err(not_held(&self.object(id), demand)) };
-        let wait = wait_of(demand, id);
-        let ended = self.wait_for_demand(&ticket, id, demand, timeout, wait);
-        self.count_wait(demand, started, sent);
-        let Ended::Woken(answer) = ended? else { return Ok(None) };
-        self.refresh_after(&call).inspect_err(|_| self.give_back_grant(id, demand, answer))?;
-        if let Some(how) = demand.gives_back() {
-            self.note_given_back(how, id);
-        } else if let Some(how) = demand.holding().filter(|_| answer == 1) {
-            self.note_held(how, id);
-        }
-        Ok(Some(answer))
+        self.call(Some(&ticket), Input::Demand(id, demand, ticket.name()), timeout)
     }
 
     /// Gives a read-write lock back.
     pub(crate) fn end(&self, id: u64, end: ReadWriteDemand) -> Result<(), WaitError> {
-        let demand = Demand::ReadWriteLock(end);
-        let call = Input::Demand(id, demand, 0);
-        self.publish_before(&call)?;
-        if let Some(how) = demand.gives_back() {
-            self.note_given_back(how, id);
-        }
-        let ended = self.sync_step_if(|state| state.may_end(id, demand), call);
-        ended.map(drop).ok_or_else(|| not_held(&self.object(id), demand))
-    }
-
-    /// Gives back what was granted to a call that fails nevertheless.
-    fn give_back_grant(&self, id: u64, demand: Demand, answer: u64) {
-        let Some(back) = demand.undone_by().filter(|_| answer == 1) else { return };
-        // No thread waits for the answer, if there is one: the ticket is given back before it comes.
-        let ticket = self.waiters.take();
-        self.sync_step_if(|state| state.may_end(id, back), Input::Demand(id, back, ticket.name()));
-    }
-
-    fn wait_for_demand(
-        &self,
-        ticket: &Ticket<'_>,
-        id: u64,
-        demand: Demand,
-        timeout: Timeout,
-        wait: Wait,
-    ) -> Result<Ended, WaitError> {
-        let whom = |node: &Node| match demand {
-            Demand::CountingBarrier(participants) => node.who_has_come(id, Some(participants)),
-            Demand::Once(OnceDemand::Done | OnceDemand::Failed) => node.whose_home(id),
-            Demand::Condition(ConditionDemand::NotifyOne | ConditionDemand::NotifyAll) => node.whose_home(id),
-            _ => node.whom(wait),
-        };
-        self.wait_for_call(ticket, wait, timeout, Input::AbandonDemand(ticket.name()), whom)
-    }
-
-    fn count_wait(&self, demand: Demand, started: u64, sent: bool) {
-        let counters = self.counters();
-        match demand {
-            Demand::CountingBarrier(_) => return self.count_barrier(started),
-            Demand::ReadWriteLock(_) => {
-                LiveCounters::add(&counters.lock_acquires, 1);
-                LiveCounters::add(&counters.lock_acquires_local, u64::from(!sent));
-            }
-            _ => {}
-        }
-        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
+        let call = Input::Demand(id, Demand::ReadWriteLock(end), 0);
+        self.call(None, call, Timeout::Configured).map(drop)
     }
 }
 
@@ -171,11 +100,11 @@ impl Node {
 
     /// Waits for the notification, at most for `timeout`.
     fn await_notification(&self, id: u64, ticket: &Ticket<'_>, timeout: Timeout) -> Result<WaitOutcome, WaitError> {
+        let call = Input::Demand(id, Demand::Condition(ConditionDemand::Wait), ticket.name());
         let started = self.now();
-        let demand = Demand::Condition(ConditionDemand::Wait);
-        let ended = self.wait_for_demand(ticket, id, demand, timeout, Wait::Condition(id));
-        self.count_wait(demand, started, true);
-        ended.map(|ended| if ended == Ended::NotYet { WaitOutcome::NotNotified } else { WaitOutcome::Done })
+        let notified = self.wait_for_answer(ticket, &call, Wait::Condition(id), timeout);
+        self.count_call(&call, started, false, None);
+        notified.map(|notified| notified.map_or(WaitOutcome::NotNotified, |_| WaitOutcome::Done))
     }
 
     /// Enrolls the wait. After this returns, no notification is missed.
@@ -225,12 +154,4 @@ impl Node {
         };
         self.demand(id, Demand::ReadWriteLock(demand)).map(drop)
     }
-}
-
-fn not_held(id: &str, demand: Demand) -> WaitError {
-    WaitError::Misuse(match demand {
-        Demand::Once(_) => format!("once {id} is not being done by this node; only who was told to do it can end it"),
-        Demand::ReadWriteLock(ReadWriteDemand::EndRead) => format!("read-write lock {id} is not read by this node"),
-        _ => format!("read-write lock {id} is not written by this node"),
-    })
 }
