@@ -76,7 +76,8 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         | NodeFault::LocksFrozen
         | NodeFault::StaysFrozen
         | NodeFault::ChangesUnsettled
-        | NodeFault::ChangesAway => Vec::new(),
+        | NodeFault::ChangesAway
+        | NodeFault::GathersTogether => Vec::new(),
     }
 }
 

@@ -366,4 +366,10 @@ pub const TABLE: &[Row] = &[
         "a protocol is changed although the home does not have the pages",
         NodeFault::ChangesAway,
     ),
+    node(
+        Runs,
+        "gathers-together",
+        "a home does not look whether all pages came that it requested together",
+        NodeFault::GathersTogether,
+    ),
 ];

@@ -1,7 +1,7 @@
 //! Changes of the protocol of pages by all nodes together, while other threads use the pages.
 //!
 //! One thread of each founder makes the calls. The real [`Change`] decides, with the real barriers and words; the shard
-//! decides about the pages ([`trellis_cluster_protocol::node::Pulling`]). A thread may lose patience in a barrier, a node
+//! decides about the pages ([`Gathering`]). A thread may lose patience in a barrier, a node
 //! may object, and one may be given another change than the others.
 //!
 //! What must hold: either every node changes or none does. None does if one objects or was given another change. No
@@ -14,11 +14,11 @@ use super::node_faults::NodeFault;
 use super::world::World;
 use crate::model::Stepping;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Input, Protocol};
+use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::node::change::{self, Change, Ending, Order};
-use trellis_cluster_protocol::node::{Pulling, gathering};
+use trellis_cluster_protocol::node::{self, GatherStep, Gathering};
 use trellis_cluster_protocol::sync::{self, Contribution};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange};
 
 /// The first number of barriers and words of changes.
 const FIRST_NUMBER: u64 = 1 << 32;
@@ -43,10 +43,7 @@ pub(super) struct Changing {
     barrier: (u32, bool),
     /// This node objects, or was given another change than the others.
     is_refused: bool,
-    /// The pages that are away were requested together.
-    is_requested: bool,
-    /// The page that this node pulls.
-    pulled: Option<PageIndex>,
+    gathering: Gathering,
 }
 
 impl<S: Start> World<'_, S> {
@@ -72,8 +69,7 @@ impl<S: Start> World<'_, S> {
             protocol: if differs { other } else { protocol },
             barrier: (0, true),
             is_refused: differs,
-            is_requested: false,
-            pulled: None,
+            gathering: Gathering::new(pages),
         };
         self.nodes[usize::from(node)].changing = Some(changing);
         self.follow(node, order)
@@ -129,7 +125,6 @@ impl<S: Start> World<'_, S> {
         let changing = self.changing(node);
         let order = changing.change.step(input);
         changing.order = order.clone();
-        changing.is_requested = false;
         let pages = changing.pages;
         if order == Order::Gather
             && let Some(page) = self.nodes[usize::from(node)].pages.unsettled(pages)
@@ -222,32 +217,24 @@ impl<S: Start> World<'_, S> {
         self.look_again(node)
     }
 
-    /// Fetches the pages of which this node is the home, as a thread that stores to each of them.
+    /// Gets the pages of which this node is the home, one step after the other.
     fn gather(&mut self, node: u16) -> Result<(), String> {
-        let Changing { pages, is_requested, pulled, .. } = *self.changing(node);
+        let Changing { pages, mut gathering, .. } = *self.changing(node);
         if self.geometry(node).home_of(pages.first()) != NodeId(node) || self.start.fault() == NodeFault::ChangesAway {
             return self.proceed(node, change::Input::Done);
         }
-        let shard = &self.nodes[usize::from(node)].pages;
-        if let Some(wanted) = shard.away(pages).filter(|_| !is_requested) {
-            self.changing(node).is_requested = true;
-            self.step(node, gathering(wanted))?;
+        if self.nodes[usize::from(node)].pages.unsettled(pages).is_some() {
+            return self.look_again(node);
         }
-        let is_settled =
-            |world: &Self, page| world.nodes[usize::from(node)].pages.unsettled(PageRange::one(page)).is_none();
-        if let Some(page) = pulled.filter(|&page| is_settled(self, page)) {
-            self.changing(node).pulled = None;
-            self.step(node, Input::Resumed { page })?;
-        }
-        let shard = &self.nodes[usize::from(node)].pages;
-        let next = pages.pages().map(|page| (page, shard.pull(page))).find(|(_, pulling)| *pulling != Pulling::Here);
-        match next {
-            None => return self.proceed(node, change::Input::Done),
-            Some((page, Pulling::Fault(fault))) if is_settled(self, page) => {
-                self.changing(node).pulled = Some(page);
-                self.step(node, fault)?;
+        let step = gathering.next(&self.nodes[usize::from(node)].pages);
+        self.changing(node).gathering = gathering;
+        match step {
+            GatherStep::Done => return self.proceed(node, change::Input::Done),
+            GatherStep::Request(wanted) => self.step(node, node::gathering(wanted))?,
+            GatherStep::Await(..) if self.start.fault() == NodeFault::GathersTogether => {
+                return self.proceed(node, change::Input::Done);
             }
-            Some(_) => {}
+            GatherStep::Await(_, fault) => fault.map_or(Ok(()), |fault| self.step(node, fault))?,
         }
         self.look_again(node)
     }

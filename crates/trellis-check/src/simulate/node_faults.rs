@@ -61,6 +61,8 @@ pub enum NodeFault {
     ChangesUnsettled,
     /// A protocol is changed although the home has not got the pages.
     ChangesAway,
+    /// The home does not look whether all pages came that it requested together.
+    GathersTogether,
 }
 
 impl NodeFault {

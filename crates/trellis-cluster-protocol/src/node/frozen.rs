@@ -1,9 +1,8 @@
 //! The pages of one shard while all nodes change their protocol ([`super::change`]).
 //!
 //! A node freezes the pages, waits until none of its requests for them is under way ([`Shard::unsettled`]), and closes
-//! its copies ([`Input::Close`]). It fetches the pages of which it is the home ([`Shard::away`], [`Shard::pull`]), and
-//! changes its own choice ([`Shard::let_go`], [`Shard::change`]). At the end it thaws the pages, and wakes the threads
-//! that wait for them.
+//! its copies ([`Input::Close`]). It fetches the pages of which it is the home ([`Gathering`]), and changes its own
+//! choice ([`Shard::let_go`], [`Shard::change`]). At the end it thaws the pages, and wakes the threads that wait for them.
 //!
 //! Promises: while pages are frozen, no thread of this node requests or locks them, and no guess requests them. After the
 //! change, no page is held for a thread that waited for it before the change.
@@ -15,16 +14,25 @@ use crate::page::{Access, PageIndex, PageRange};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// How a home gets a page whose protocol is to change.
+/// How the home of pages in one shard gets them, so that their protocol can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gathering {
+    pages: PageRange,
+    /// From here on, pages that are away were not requested together yet.
+    next_away: u32,
+    /// From here on, pages may be elsewhere: a request for several pages may be granted in part.
+    next_pulled: u32,
+}
+
+/// The next step of a home that gathers pages. After it, the home calls [`Gathering::next`] again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pulling {
-    /// The protocol may be changed: the page is untouched, or held only here.
-    Here,
-    /// The home steps its protocol with this fault. It waits for the page, steps the protocol with [`Input::Resumed`],
-    /// and calls [`Shard::pull`] again.
-    Fault(Input),
-    /// The home does the same without the fault: the page is here, and something about it is still under way.
-    Await,
+pub enum GatherStep {
+    /// Request these pages together ([`gathering`]), and wait until they have come or have been granted to others.
+    Request(PageRange),
+    /// Step the protocol with this fault, if there is one, and wait until the page may have changed.
+    Await(PageIndex, Option<Input>),
+    /// The protocol of all pages may be changed: each is untouched, or held only here.
+    Done,
 }
 
 /// Why a thread cannot lock pages now.
@@ -36,8 +44,8 @@ pub enum CannotLock {
     Held(PageRange),
 }
 
-/// The input with which a home requests pages whose protocol is to change ([`Shard::away`]). They are frozen, so no
-/// thread of the program requests them.
+/// The input with which a home requests pages whose protocol is to change ([`GatherStep::Request`]). They are frozen, so
+/// no thread of the program requests them.
 pub fn gathering(wanted: PageRange) -> Input {
     Input::Prefetch { wanted, write: true, announced: true }
 }
@@ -91,25 +99,6 @@ impl<C: Coherence> Shard<C> {
         run.pages().find(|&page| self.protocol.is_pending(page))
     }
 
-    /// The first pages of `run`, of which this node is the home, that have to come before their protocol can change.
-    pub fn away(&self, run: PageRange) -> Option<PageRange> {
-        let is_away = |page: PageIndex| !self.protocol.may_hand_over(page);
-        let first = run.pages().find(|&page| is_away(page))?;
-        let end = (first.0..run.end()).find(|&page| !is_away(PageIndex(page))).unwrap_or(run.end());
-        Some(PageRange::around(first, first.0, end))
-    }
-
-    /// How this node, the home of `page`, gets it: a request for several pages may be granted in part.
-    pub fn pull(&self, page: PageIndex) -> Pulling {
-        if self.protocol.may_hand_over(page) {
-            return Pulling::Here;
-        }
-        match self.protocol.access(page) {
-            Access::Write => Pulling::Await,
-            _ => Pulling::Fault(Input::Fault { page, write: true, wanted: PageRange::one(page) }),
-        }
-    }
-
     /// The inputs after which no page of `run` that is here is held for a thread. The threads run on in any case, because
     /// the view of a home does not change.
     pub fn let_go(&self, run: PageRange) -> Vec<Input> {
@@ -127,6 +116,35 @@ impl<C: Coherence> Shard<C> {
         self.protocol.change(run, protocol)?;
         self.timers.forget_held(run);
         Ok(())
+    }
+}
+
+impl Gathering {
+    /// Nothing was requested. This node is the home of `pages`.
+    pub fn new(pages: PageRange) -> Gathering {
+        Gathering { pages, next_away: pages.first().0, next_pulled: pages.first().0 }
+    }
+
+    /// The next step, in the shard of the pages.
+    pub fn next(&mut self, shard: &Shard<impl Coherence>) -> GatherStep {
+        let is_away = |page: &PageIndex| !shard.protocol.may_hand_over(*page);
+        let rest = self.pages.from(self.next_away);
+        if let Some(first) = rest.and_then(|rest| rest.pages().find(is_away)) {
+            let away = PageRange::around(first, first.0, self.pages.end()).grow(first, |page| is_away(&page));
+            self.next_away = away.end();
+            return GatherStep::Request(away);
+        }
+        self.next_away = self.pages.end();
+        let rest = self.pages.from(self.next_pulled);
+        let Some(page) = rest.and_then(|rest| rest.pages().find(is_away)) else {
+            self.next_pulled = self.pages.end();
+            return GatherStep::Done;
+        };
+        self.next_pulled = page.0;
+        // A page that is here is no reason for a fault; something about it is still under way.
+        let is_here = shard.protocol.access(page) == Access::Write;
+        let fault = Input::Fault { page, write: true, wanted: PageRange::one(page) };
+        GatherStep::Await(page, (!is_here).then_some(fault))
     }
 }
 
@@ -167,7 +185,8 @@ mod tests {
     #[test]
     fn a_home_pulls_what_another_node_has() {
         let mut shard = shard();
-        assert_eq!((shard.away(range(0, 8)), shard.pull(PageIndex(3))), (None, Pulling::Here), "nobody touched them");
+        let first_step = |shard: &Shard<Ranges>, pages| Gathering::new(pages).next(shard);
+        assert_eq!(first_step(&shard, range(0, 8)), GatherStep::Done, "nobody touched them");
         let request = crate::coherence::Message::Request {
             demand: PageIndex(3),
             range: range(3, 2),
@@ -178,10 +197,13 @@ mod tests {
         };
         let mut effects = Vec::new();
         shard.protocol.step(0, Input::Message { from: NodeId(1), message: request }, &mut effects);
-        assert_eq!(shard.away(range(0, 8)), Some(range(3, 2)));
-        assert_eq!(shard.away(range(4, 4)), Some(range(4, 1)));
-        let fault = Input::Fault { page: PageIndex(3), write: true, wanted: range(3, 1) };
-        assert_eq!(shard.pull(PageIndex(3)), Pulling::Fault(fault));
+        assert_eq!(first_step(&shard, range(4, 4)), GatherStep::Request(range(4, 1)));
+        let mut gathering = Gathering::new(range(0, 8));
+        assert_eq!(gathering.next(&shard), GatherStep::Request(range(3, 2)));
+        let page = PageIndex(3);
+        let fault = Input::Fault { page, write: true, wanted: range(3, 1) };
+        assert_eq!(gathering.next(&shard), GatherStep::Await(page, Some(fault)), "none was granted");
+        assert_eq!(gathering.next(&shard), GatherStep::Await(page, Some(fault)), "it is still away");
     }
 
     #[test]

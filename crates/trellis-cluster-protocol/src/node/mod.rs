@@ -24,7 +24,7 @@ mod take_over;
 mod timers;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
-pub use frozen::{CannotLock, Pulling, gathering};
+pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
 use marks::Marks;

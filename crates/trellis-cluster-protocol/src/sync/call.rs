@@ -1,8 +1,8 @@
 //! A call of the program: the steps of its node, and the order in which stores become known.
 //!
-//! Promises: a call that releases something enters [`Sync`](super::Sync) only after the node has published what it stored. A call that
-//! acquires something ends only after the node has applied what was released to it. A call that could not publish releases
-//! nothing. It must never wait: the caller carries out one step after the other.
+//! Promises: a call that releases something enters [`Sync`](super::Sync) only after the node has published what it stored. A
+//! call that acquires something ends only after the node has applied what was released to it. A call that could not publish
+//! releases nothing. It must never wait: the caller carries out one step after the other.
 
 use super::Input;
 use super::held::Holding;

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis_base::Fnv1a;
 use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
-use trellis_cluster_protocol::node::Pulling;
 use trellis_cluster_protocol::node::change::{self, Ending, Order};
+use trellis_cluster_protocol::node::{GatherStep, Gathering};
 use trellis_cluster_protocol::{Access, PageIndex, PageRange, node};
 use trellis_memory::{Detection, MapError};
 
@@ -230,43 +230,37 @@ impl Node {
         })
     }
 
-    /// Fetches every page of which this node is the home, for stores, unless no node ever touched it.
+    /// Gets every page of which this node is the home, for stores, unless no node ever touched it.
     fn gather(&self, pages: &Range<u32>) -> Result<(), WaitError> {
-        for run in runs(pages.clone()).filter(|run| self.home_of(run.first()) == self.me) {
-            let away = |rest: PageRange| lock(self.shard_of(rest.first())).node.away(rest);
-            let mut rest = Some(run);
-            while let Some(away) = rest.and_then(away) {
-                rest =
-                    (away.end() < run.end()).then(|| PageRange::around(PageIndex(away.end()), away.end(), run.end()));
-                let fetched = self.fetch(away.first().0..away.end(), true, Why::Gathered);
-                fetched.map_err(|error| match error {
-                    WaitError::TooLong { what, seconds, whom } => {
-                        WaitError::TooLong { what: WAIT.to_string(), seconds, whom: format!("{what}: {whom}") }
-                    }
-                    other => other,
-                })?;
-            }
-            run.pages().try_for_each(|page| self.pull(page))?;
-        }
-        Ok(())
+        runs(pages.clone()).filter(|run| self.home_of(run.first()) == self.me).try_for_each(|run| self.gather_run(run))
     }
 
-    fn pull(&self, page: PageIndex) -> Result<(), WaitError> {
-        let ticket = self.waiters.take();
+    fn gather_run(&self, run: PageRange) -> Result<(), WaitError> {
+        let mut gathering = Gathering::new(run);
         loop {
-            let mut shard = lock(self.shard_of(page));
-            let pulling = shard.node.pull(page);
-            if pulling == Pulling::Here {
-                return Ok(());
+            let ticket = self.waiters.take();
+            let mut shard = lock(self.shard_of(run.first()));
+            match gathering.next(&shard.node) {
+                GatherStep::Request(away) => {
+                    drop(shard);
+                    let fetched = self.fetch(away.first().0..away.end(), true, Why::Gathered);
+                    fetched.map_err(|error| match error {
+                        WaitError::TooLong { what, seconds, whom } => {
+                            WaitError::TooLong { what: WAIT.to_string(), seconds, whom: format!("{what}: {whom}") }
+                        }
+                        other => other,
+                    })?;
+                }
+                GatherStep::Await(page, fault) => {
+                    shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
+                    if let Some(fault) = fault {
+                        self.step(&mut shard, fault);
+                    }
+                    drop(shard);
+                    self.wait_for_change(&ticket, page)?;
+                }
+                GatherStep::Done => return Ok(()),
             }
-            shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            if let Pulling::Fault(fault) = pulling {
-                self.step(&mut shard, fault);
-            }
-            drop(shard);
-            self.wait_for_change(&ticket, page)?;
-            ticket.rearm();
-            self.step(&mut lock(self.shard_of(page)), Input::Resumed { page });
         }
     }
 
