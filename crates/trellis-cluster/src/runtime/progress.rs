@@ -52,8 +52,10 @@ const CONTENDED_NS_FIRST: u64 = 10_000_000;
 const CONTENDED_NS_LONGEST: u64 = 40_000_000;
 /// The service thread's priority, if the process may raise it (CAP_SYS_NICE).
 const SERVICE_NICE: i32 = -10;
-/// The minimum time between two looks, by threads that give locks back, for requests of the lock.
-const LOOK_EVERY_NS: u64 = 1_000;
+/// The minimum time between two looks, by threads that give locks back, for requests of the lock. It doubles with each
+/// look that finds nothing, because a look costs more than taking a lock again.
+const LOOK_NS_FIRST: u64 = 1_000;
+const LOOK_NS_LONGEST: u64 = 4_000;
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 8;
 
@@ -98,8 +100,9 @@ pub(crate) struct Progress {
     due: AtomicU64,
     /// The number of threads of the program that sleep in a wait, but not at the link. Their cores are free.
     sleepers: AtomicU32,
-    /// When a thread that gave a lock back last looked for requests.
-    looked: AtomicU64,
+    /// When a thread that gives a lock back looks for requests again, and the time between that look and the next one.
+    next_look: AtomicU64,
+    look_ns: AtomicU64,
     spin_ns: u64,
     contention: Contention,
 }
@@ -144,7 +147,8 @@ impl Progress {
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             due: AtomicU64::new(u64::MAX),
             sleepers: AtomicU32::new(0),
-            looked: AtomicU64::new(0),
+            next_look: AtomicU64::new(0),
+            look_ns: AtomicU64::new(LOOK_NS_FIRST),
             spin_ns: spin_ns(config),
             contention: Contention::default(),
         };
@@ -540,11 +544,11 @@ impl Node {
     /// a lock back.
     pub(super) fn receive_now_and_then(&self) {
         let now = self.now();
-        if now.saturating_sub(self.progress.looked.load(Ordering::Relaxed)) >= LOOK_EVERY_NS
-            && self.progress.take_role()
-        {
-            self.receive();
-            self.progress.looked.store(now, Ordering::Relaxed);
+        if now >= self.progress.next_look.load(Ordering::Relaxed) && self.progress.take_role() {
+            let before_ns = self.progress.look_ns.load(Ordering::Relaxed);
+            let look_ns = if self.receive() { LOOK_NS_FIRST } else { (2 * before_ns).min(LOOK_NS_LONGEST) };
+            self.progress.look_ns.store(look_ns, Ordering::Relaxed);
+            self.progress.next_look.store(now + look_ns, Ordering::Relaxed);
             self.progress.drop_role();
         }
     }

@@ -94,9 +94,9 @@ impl Node {
         self.call_answered(&ticket, Input::Arrive(id, own, ticket.name()))
     }
 
-    fn count_barrier(&self, started: u64) {
+    fn count_barrier(&self, waited_ns: u64) {
         LiveCounters::add(&self.counters().barriers, 1);
-        LiveCounters::add(&self.counters().barrier_wait_ns, self.now() - started);
+        LiveCounters::add(&self.counters().barrier_wait_ns, waited_ns);
     }
 
     /// This node has come to one of Trellis's own barriers from now on, whether or not one of its threads waits in it.
@@ -114,7 +114,7 @@ impl Node {
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
             Waited::TooLong => Err(self.too_long(wait, self.who_is_missing(id))),
         };
-        self.count_barrier(started);
+        self.count_barrier(self.now() - started);
         result.map(drop)
     }
 }
@@ -134,7 +134,7 @@ impl Node {
         let started = self.now();
         self.sync_step(call);
         let answer = self.wait_for_answer(&ticket, &call, wait, Timeout::Configured);
-        self.count_call(&call, started, false, None);
+        self.count_call(&call, self.now() - started, false, None);
         Ok(answer?.expect("the configured timeout ends with an error"))
     }
 }
@@ -150,9 +150,8 @@ impl Node {
     /// Carries out a call, and returns its answer: `None` if it has none, as a call without a ticket, or if the answer did
     /// not come within `timeout`.
     fn call(&self, ticket: Option<&Ticket<'_>>, input: Input, timeout: Timeout) -> Result<Option<u64>, WaitError> {
-        // Nothing is published for a call that is refused anyhow.
-        if input.gives_back().is_some() && !lock(&self.synchronisation).0.allows(&input) {
-            return Err(self.not_held(&input));
+        if input.gives_back().is_some() {
+            self.before_giving_back(&input)?;
         }
         let (mut call, mut step) = Call::begin(input);
         let (mut failed, mut started, mut is_local) = (None, 0, false);
@@ -160,16 +159,18 @@ impl Node {
             let outcome = match step {
                 CallStep::Publish => self.publish().map(|()| CallOutcome::Done),
                 CallStep::Enter => {
-                    started = self.now();
                     let sent = self.enter_call(&input);
+                    // A lock that is taken again and again costs no look at the clock.
                     is_local = sent == Some(false) && ticket.is_none_or(Ticket::is_done);
+                    started = if is_local { 0 } else { self.now() };
                     Ok(sent.map_or(CallOutcome::NotHeld, |_| CallOutcome::Done))
                 }
                 CallStep::Await => {
                     let ticket = ticket.expect("a call that is answered has a ticket");
                     let answer = self.wait_for_answer(ticket, &input, wait_of(&input), timeout);
                     let taken = answer.as_ref().ok().copied().flatten().and_then(|answer| input.takes(answer));
-                    self.count_call(&input, started, is_local, taken);
+                    let waited_ns = if is_local { 0 } else { self.now() - started };
+                    self.count_call(&input, waited_ns, is_local, taken);
                     if let Input::Arrive(id, ..) = input {
                         self.leaves_barrier(id, answer.is_ok());
                     }
@@ -196,14 +197,27 @@ impl Node {
         }
     }
 
+    /// Refuses a call before anything is published for it, if what it gives back is not held.
+    fn before_giving_back(&self, input: &Input) -> Result<(), WaitError> {
+        let (is_held, is_awaited) = {
+            let state = &lock(&self.synchronisation).0;
+            (state.allows(input), state.token_goes_to(input).is_some())
+        };
+        if !is_held {
+            return Err(self.not_held(input));
+        }
+        // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
+        // this thread has taken the lock many more times.
+        if !is_awaited && matches!(input, Input::Release(_)) {
+            self.receive_now_and_then();
+        }
+        Ok(())
+    }
+
     /// Takes the step of a call. Returns whether it sent a message, or `None` if what it gives back is not held.
     fn enter_call(&self, input: &Input) -> Option<bool> {
-        match input {
-            Input::Arrive(id, ..) => self.comes_to_barrier(*id),
-            // A request for the lock may have come while no thread was free to receive it. It is served now, and not
-            // after this thread has taken the lock many more times.
-            Input::Release(_) => self.receive_now_and_then(),
-            _ => {}
+        if let Input::Arrive(id, ..) = input {
+            self.comes_to_barrier(*id);
         }
         let mut guard = self.before_token_leaves(input);
         // Another thread of this node may have given it back while this one published.
@@ -263,11 +277,14 @@ impl Node {
         }
     }
 
-    /// Counts a call that waited since `started`. It was answered without a message if `is_local`, and took something.
-    fn count_call(&self, input: &Input, started: u64, is_local: bool, taken: Option<(Holding, u64)>) {
+    /// Counts a call that waited for its answer, and what it took. It was answered at once, without a message, if
+    /// `is_local`.
+    fn count_call(&self, input: &Input, waited_ns: u64, is_local: bool, taken: Option<(Holding, u64)>) {
         let counters = self.counters();
         match input {
-            Input::Arrive(..) | Input::Demand(_, Demand::CountingBarrier(_), _) => return self.count_barrier(started),
+            Input::Arrive(..) | Input::Demand(_, Demand::CountingBarrier(_), _) => {
+                return self.count_barrier(waited_ns);
+            }
             Input::Operate(..) => LiveCounters::add(&counters.atomics, 1),
             _ => {}
         }
@@ -275,7 +292,7 @@ impl Node {
             LiveCounters::add(&counters.lock_acquires, 1);
             LiveCounters::add(&counters.lock_acquires_local, u64::from(is_local));
         }
-        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
+        LiveCounters::add(&counters.lock_wait_ns, waited_ns);
     }
 
     fn not_held(&self, input: &Input) -> WaitError {
@@ -367,6 +384,9 @@ impl Node {
 // Waiting.
 impl Node {
     fn wait_at(&self, ticket: &Ticket<'_>, wait: Wait, timeout: Timeout) -> Waited {
+        if ticket.is_done() {
+            return Waited::Done;
+        }
         let nanoseconds = match timeout {
             Timeout::Configured => wait.limit_ns(&self.config),
             Timeout::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),

@@ -103,7 +103,7 @@ impl Node {
         let call = Input::Demand(id, Demand::Condition(ConditionDemand::Wait), ticket.name());
         let started = self.now();
         let notified = self.wait_for_answer(ticket, &call, Wait::Condition(id), timeout);
-        self.count_call(&call, started, false, None);
+        self.count_call(&call, self.now() - started, false, None);
         notified.map(|notified| notified.map_or(WaitOutcome::NotNotified, |_| WaitOutcome::Done))
     }
 
