@@ -240,6 +240,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         name: "lock",
         arguments: &["--nodes", "2"],
         figures: &[
+            figure("reacquire_ns_mean", "lock taken again and given back (ns)", Target::None),
             figure("reacquire_messages", "messages of re-acquired locks", Target::AtMost(0.0)),
             figure("handoff_us_p50", "lock handed to a waiting node (us)", Target::None),
         ],

@@ -347,7 +347,7 @@ impl Node {
         let mut guard = lock(&self.synchronisation);
         let mut piggybacked_to = None;
         // Pages are sent while the state is not locked, so a node may request the lock meanwhile, or a thread may take
-        // it.
+        // it. Then these pages are what a message is that was overtaken: the checker lets any message be.
         while self.consistency.is_used()
             && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != piggybacked_to)
         {
