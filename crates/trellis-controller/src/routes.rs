@@ -346,7 +346,7 @@ impl Router {
             }
         }
         let said = |error: SwitchError| error.to_string();
-        let (lacking, surplus) = differences(&wanted, &self.switch.runs(range.0).map_err(said)?);
+        let (lacking, surplus) = differences(&wanted, &self.switch.page_routes(range.0).map_err(said)?);
         // New entries first, so that no request goes elsewhere in between. An entry for which there is no room is added
         // when others were dropped.
         let set = lacking.into_iter().try_for_each(|(run, port)| self.switch.set_run(run, port).map_err(said));

@@ -98,7 +98,7 @@ pub trait Switch: Send + Sync {
     /// # Errors
     ///
     /// [`SwitchError::System`].
-    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError>;
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError>;
 
     /// Sends requests for a page to another port. Returns whether it did: a redirect with a higher epoch that has not
     /// ended stays.

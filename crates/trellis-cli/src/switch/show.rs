@@ -107,7 +107,7 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
 /// The page routes of every connected home.
 fn runs(switch: &Remote) -> Result<Vec<(PageRun, u16)>, Failure> {
     let homes = switch.description().ports.iter().filter(|port| port.is_memory);
-    let runs = homes.map(|port| switch.runs(port.host)).collect::<Result<Vec<_>, _>>();
+    let runs = homes.map(|port| switch.page_routes(port.host)).collect::<Result<Vec<_>, _>>();
     Ok(runs.map_err(|error| failure(&error))?.concat())
 }
 

@@ -29,7 +29,7 @@ pub(super) enum Request {
     DropPrefix(String),
     SetRun { run: RunNumbers, port: u16 },
     DropRun(RunNumbers),
-    Runs(u16),
+    PageRoutes(u16),
     SetRedirect(PageRedirect),
     DropRedirect { page: PageNumber, epoch: u64 },
     Redirect(PageNumber),
@@ -53,7 +53,7 @@ pub(super) enum Answer {
     Description(Description),
     Redirect(Option<PageRedirect>),
     Counters(Vec<u64>),
-    Runs(Vec<(RunNumbers, u16)>),
+    PageRoutes(Vec<(RunNumbers, u16)>),
     Pages(Vec<PageCount>),
     Events(Vec<EventText>),
     /// Nothing was done: since the last request on this connection the switch was restarted, with this boot id.

@@ -211,9 +211,9 @@ impl Switch for Remote {
         self.is(&Request::DropRun(run.into()))
     }
 
-    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
-        match self.ask(&Request::Runs(home))? {
-            Answer::Runs(runs) => runs.into_iter().map(|(run, port)| Ok((run.run(self.kind)?, port))).collect(),
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        match self.ask(&Request::PageRoutes(home))? {
+            Answer::PageRoutes(runs) => runs.into_iter().map(|(run, port)| Ok((run.run(self.kind)?, port))).collect(),
             other => Err(self.misunderstood(&other)),
         }
     }

@@ -157,9 +157,9 @@ impl ControlServer {
             Request::DropPrefix(prefix) => switch.drop_prefix(messages::prefix(name, &prefix)?).map(Answer::Is),
             Request::SetRun { run, port } => switch.set_run(run.run(name)?, port).map(done),
             Request::DropRun(run) => switch.drop_run(run.run(name)?).map(Answer::Is),
-            Request::Runs(home) => {
-                let runs = switch.runs(home)?;
-                Ok(Answer::Runs(runs.into_iter().map(|(run, port)| (run.into(), port)).collect()))
+            Request::PageRoutes(home) => {
+                let runs = switch.page_routes(home)?;
+                Ok(Answer::PageRoutes(runs.into_iter().map(|(run, port)| (run.into(), port)).collect()))
             }
             Request::SetRedirect(redirect) => {
                 let (page, redirect) = redirect.parts();

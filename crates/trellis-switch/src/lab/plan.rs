@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn hosts_have_names_numbers_and_ports() {
         let hosts = plan("rack", 2, 2).hosts();
-        let told: Vec<(&str, u16, u16)> =
+        let planned: Vec<(&str, u16, u16)> =
             hosts.iter().map(|host| (host.name.as_str(), host.number, host.port)).collect();
-        assert_eq!(told, [("c1", 1, 1), ("c2", 2, 2), ("s1", 0x1001, 3), ("s2", 0x1002, 4)]);
+        assert_eq!(planned, [("c1", 1, 1), ("c2", 2, 2), ("s1", 0x1001, 3), ("s2", 0x1002, 4)]);
         assert!(hosts.iter().all(|host| host.prefix.contains(host.address)));
         assert_ne!(plan("rack", 1, 1).cluster(), plan("shelf", 1, 1).cluster());
     }

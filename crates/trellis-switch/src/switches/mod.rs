@@ -22,7 +22,7 @@ mod directory;
 pub mod nft;
 #[cfg(feature = "openflow")]
 pub mod openflow;
-mod runs;
+mod page_routes;
 pub mod user;
 pub mod waits;
 mod worker;

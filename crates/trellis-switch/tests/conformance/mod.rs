@@ -7,8 +7,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 mod leases;
+mod page_routes;
 mod paths;
-mod runs;
 mod tables;
 
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ pub(crate) fn run(name: &str) {
 
 /// Like `run`, after a preparation of each case's lab.
 pub(crate) fn run_prepared(name: &str, prepare: &(dyn Fn(&mut Context) + Sync)) {
-    let cases: Vec<Case> = [paths::CASES, tables::CASES, leases::CASES, runs::CASES].concat();
+    let cases: Vec<Case> = [paths::CASES, tables::CASES, leases::CASES, page_routes::CASES].concat();
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
@@ -108,7 +108,7 @@ pub(crate) fn fills_with_runs(name: &str) {
     let (number, error) = full.unwrap();
     assert_eq!((number, error.is_full()), (RUNS_MAX, true));
     assert!(error.to_string().contains("the table of runs of pages has 65536 entries"), "{error}");
-    assert_eq!(context.switch().runs(home).unwrap().len(), RUNS_MAX as usize / 2);
+    assert_eq!(context.switch().page_routes(home).unwrap().len(), RUNS_MAX as usize / 2);
     context.goes("c1", context.pointer("s1", READ, 8), "s3");
     context.goes("c1", context.pointer("s1", READ, 2 * u64::from(RUNS_MAX)), "s1");
     context.switch().set_run(run(4), s2).unwrap();

@@ -26,7 +26,7 @@ use crate::faults::Faults;
 use crate::layout;
 use crate::observed::{Counters, Event, EventKind, HotPage};
 use crate::switch::Switch;
-use crate::switches::runs::Runs;
+use crate::switches::page_routes::PageRoutes;
 use crate::switches::worker::Worker;
 use crate::switches::{self, Wiring};
 use crate::sys;
@@ -47,7 +47,7 @@ struct Known {
     routes: HashMap<u16, Route>,
     longer: BTreeMap<Prefix, Route>,
     /// By home, for homes that have page ranges.
-    runs: HashMap<u16, Runs>,
+    page_routes: HashMap<u16, PageRoutes>,
     /// By home: the number of its group, and the copied classes.
     groups: HashMap<u16, (u16, u16)>,
     ports: HashMap<u16, PortBytes>,
@@ -191,7 +191,7 @@ impl Tables {
 
     /// The flag in a home's routes that it has page ranges.
     fn runs_flag(&self, home: u16) -> u16 {
-        if self.known.runs.contains_key(&home) { layout::ROUTE_HAS_RUNS } else { 0 }
+        if self.known.page_routes.contains_key(&home) { layout::ROUTE_HAS_RUNS } else { 0 }
     }
 
     /// Writes the longer prefixes of a home, which belong to its group and contain the flag for page ranges.
@@ -410,20 +410,20 @@ impl Switch for Bpf {
         switches::check_port(NAME, port)?;
         let mut tables = self.tables();
         let home = run.home();
-        let is_there = tables.known.runs.get(&home).is_some_and(|runs| runs.port(run).is_some());
-        if !is_there && tables.known.runs.values().map(Runs::len).sum::<usize>() >= RUNS_MAX as usize {
+        let is_there = tables.known.page_routes.get(&home).is_some_and(|runs| runs.port(run).is_some());
+        if !is_there && tables.known.page_routes.values().map(PageRoutes::len).sum::<usize>() >= RUNS_MAX as usize {
             return Err(switches::no_room_for_run(NAME));
         }
         tables.runs.insert(&run_key(run), u32::from(port), ANY).map_err(|error| map_error("runs", &error))?;
-        let is_first = !tables.known.runs.contains_key(&home);
-        tables.known.runs.entry(home).or_default().set(run, port);
+        let is_first = !tables.known.page_routes.contains_key(&home);
+        tables.known.page_routes.entry(home).or_default().set(run, port);
         if !is_first {
             return Ok(());
         }
         let said = tables.write_longer(home).and_then(|()| tables.write_home(home));
         if said.is_err() {
             // Its routes do not have the flag, so it has no page range.
-            tables.known.runs.remove(&home);
+            tables.known.page_routes.remove(&home);
         }
         said
     }
@@ -432,18 +432,18 @@ impl Switch for Bpf {
         let mut tables = self.tables();
         let home = run.home();
         removed(tables.runs.remove(&run_key(run))).map_err(|error| map_error("runs", &error))?;
-        let Some(runs) = tables.known.runs.get_mut(&home) else { return Ok(false) };
+        let Some(runs) = tables.known.page_routes.get_mut(&home) else { return Ok(false) };
         let was_there = runs.drop(run);
         if runs.len() == 0 {
-            tables.known.runs.remove(&home);
+            tables.known.page_routes.remove(&home);
             tables.write_home(home)?;
             tables.write_longer(home)?;
         }
         Ok(was_there)
     }
 
-    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
-        Ok(self.tables().known.runs.get(&home).map(|runs| runs.all(home)).unwrap_or_default())
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.tables().known.page_routes.get(&home).map(|runs| runs.all(home)).unwrap_or_default())
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {

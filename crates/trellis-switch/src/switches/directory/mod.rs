@@ -11,7 +11,7 @@ use crate::address::{self, Classes, Cluster, Page, PageRun, Prefix};
 use crate::entries::{Group, RUNS_MAX, Route};
 use crate::layout;
 use crate::observed::{Counters, Event, EventKind};
-use crate::switches::runs::Runs;
+use crate::switches::page_routes::PageRoutes;
 
 /// Ethernet and IPv6.
 const FRAME_BYTES: usize = 54;
@@ -56,7 +56,7 @@ struct Home {
     route: Option<Route>,
     /// Longer prefixes, longest first.
     longer: Vec<(Prefix, Route)>,
-    runs: Runs,
+    page_routes: PageRoutes,
     group: Option<(Classes, Vec<u16>)>,
 }
 
@@ -202,7 +202,7 @@ impl Directory {
         let home = self.homes.get(&address::home(packet.source))?;
         let page = Page::of(packet.source);
         let memory = home.route.filter(|&route| is_pointer(route, packet.source));
-        let run = memory.and_then(|_| home.runs.port_of(page.number));
+        let run = memory.and_then(|_| home.page_routes.port_of(page.number));
         // The previous home of a page may still send, but only the current one's answers count.
         let may_teach = run.is_none_or(|port| port == packet.in_port);
         if let Some(route) = home.route.filter(|route| route.port == packet.in_port) {
@@ -425,47 +425,47 @@ impl Directory {
 
     /// Whether a page range exists, or there is room for it.
     pub(in crate::switches) fn has_room_for(&self, run: PageRun) -> bool {
-        let is_there = self.homes.get(&run.home()).is_some_and(|home| home.runs.port(run).is_some());
-        is_there || self.homes.values().map(|home| home.runs.len()).sum::<usize>() < RUNS_MAX as usize
+        let is_there = self.homes.get(&run.home()).is_some_and(|home| home.page_routes.port(run).is_some());
+        is_there || self.homes.values().map(|home| home.page_routes.len()).sum::<usize>() < RUNS_MAX as usize
     }
 
     pub(in crate::switches) fn set_run(&mut self, run: PageRun, port: u16) {
-        self.homes.entry(run.home()).or_default().runs.set(run, port);
+        self.homes.entry(run.home()).or_default().page_routes.set(run, port);
     }
 
     pub(in crate::switches) fn drop_run(&mut self, run: PageRun) -> bool {
-        self.homes.get_mut(&run.home()).is_some_and(|home| home.runs.drop(run))
+        self.homes.get_mut(&run.home()).is_some_and(|home| home.page_routes.drop(run))
     }
 
     /// The page ranges of a home, in order.
-    pub(in crate::switches) fn runs(&self, home: u16) -> Vec<(PageRun, u16)> {
-        self.homes.get(&home).map(|found| found.runs.all(home)).unwrap_or_default()
+    pub(in crate::switches) fn page_routes(&self, home: u16) -> Vec<(PageRun, u16)> {
+        self.homes.get(&home).map(|found| found.page_routes.all(home)).unwrap_or_default()
     }
 
     /// The page ranges of all homes.
     #[cfg(feature = "openflow")]
     pub(in crate::switches) fn all_runs(&self) -> impl Iterator<Item = PageRun> {
-        self.homes.iter().flat_map(|(&home, found)| found.runs.all(home)).map(|(run, _)| run)
+        self.homes.iter().flat_map(|(&home, found)| found.page_routes.all(home)).map(|(run, _)| run)
     }
 
     /// The port that was set for exactly this page range.
     pub(in crate::switches) fn port_of_run(&self, run: PageRun) -> Option<u16> {
-        self.homes.get(&run.home())?.runs.port(run)
+        self.homes.get(&run.home())?.page_routes.port(run)
     }
 
     /// The number of page ranges of an order, of all homes.
     pub(in crate::switches) fn runs_of_order(&self, order: u8) -> usize {
-        self.homes.values().map(|home| home.runs.of_order(order)).sum()
+        self.homes.values().map(|home| home.page_routes.of_order(order)).sum()
     }
 
     /// The number of page ranges of a home.
     pub(in crate::switches) fn runs_of_home(&self, home: u16) -> usize {
-        self.homes.get(&home).map_or(0, |home| home.runs.len())
+        self.homes.get(&home).map_or(0, |home| home.page_routes.len())
     }
 
     /// The port of the page range that contains a page, if there is one.
     pub(in crate::switches) fn run_of(&self, page: Page) -> Option<u16> {
-        self.homes.get(&page.home)?.runs.port_of(page.number)
+        self.homes.get(&page.home)?.page_routes.port_of(page.number)
     }
 
     /// `None` if there is no room, even after ended redirects were removed.

@@ -45,11 +45,11 @@ impl Nft {
     /// Creates the table for the interfaces in the calling thread's network namespace.
     pub(super) fn open(wiring: &Wiring) -> Result<Nft, SwitchError> {
         let tables = Tables::make(wiring)?;
-        let told = tables.descriptor()?;
+        let reported = tables.descriptor()?;
         let tables = Arc::new(Mutex::new(tables));
         let shared = Arc::clone(&tables);
         let worker = Worker::start(move |ringing| {
-            while sys::wait_readable(&[ringing.as_fd(), told.as_fd()], None).first() != Some(&0) {
+            while sys::wait_readable(&[ringing.as_fd(), reported.as_fd()], None).first() != Some(&0) {
                 locked(&shared).hear();
                 // Answers that arrive meanwhile are handled together: waking the thread for each would cost packets more
                 // than all the rules.
@@ -114,8 +114,8 @@ impl Switch for Nft {
         self.tables().drop_run(run)
     }
 
-    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
-        Ok(self.tables().runs(home))
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.tables().page_routes(home))
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {

@@ -66,11 +66,11 @@ const PAGED: &str = "paged";
 const LEASED: &str = "leased";
 
 /// The group numbers of reports: answers of homes about leases, grants, what owners write back.
-pub(super) const TELL_ANSWERS: u16 = 0x7e10;
-pub(super) const TELL_GRANTS: u16 = 0x7e11;
-pub(super) const TELL_COMMITS: u16 = 0x7e12;
+pub(super) const REPORT_ANSWERS: u16 = 0x7e10;
+pub(super) const REPORT_GRANTS: u16 = 0x7e11;
+pub(super) const REPORT_COMMITS: u16 = 0x7e12;
 /// How much of a packet is reported: IPv6, a fragment's header, UDP, the datagram's header.
-pub(super) const TOLD_BYTES: u32 = 40 + 8 + 8 + layout::HEADER_BYTES as u32;
+pub(super) const REPORTED_BYTES: u32 = 40 + 8 + 8 + layout::HEADER_BYTES as u32;
 
 const SET_MAP: u32 = 0x8;
 const SET_TIMEOUT: u32 = 0x10;
@@ -464,7 +464,7 @@ fn route(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     if shape.term_milliseconds.is_some() {
         let answered = Rule::new().load(SOURCE_AT + layout::ADDRESS_COMMAND_AT, 1, 0).among(LEASED, 0);
-        rules.push(answered.tell(TELL_ANSWERS, TOLD_BYTES));
+        rules.push(answered.tell(REPORT_ANSWERS, REPORTED_BYTES));
     }
     for &bits in shape.lengths.iter().rev() {
         let pointer = longer_of(DESTINATION_AT, bits).equals(5, &key::number(1));
@@ -539,7 +539,7 @@ fn owned(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     if shape.term_milliseconds.is_some() {
         let commit = command(Rule::new(), 0).equals(0, &[layout::COMMAND_COMMIT]);
-        rules.push(is_owner(commit).tell(TELL_COMMITS, TOLD_BYTES));
+        rules.push(is_owner(commit).tell(REPORT_COMMITS, REPORTED_BYTES));
     }
     rules.push(is_owner(Rule::new()).goto(LEAVE_HOME));
     rules.push(to_owner());
@@ -559,7 +559,7 @@ fn lease(shape: &Shape) -> Vec<Rule> {
     let grant = page_of(Rule::new(), DESTINATION_AT).interface(3).find(PORT_OF, 3, 3).add(REDIRECTS, 0, 3, term);
     vec![
         grant,
-        is_owner(Rule::new()).tell(TELL_GRANTS, TOLD_BYTES).goto(LEAVE_HOME),
+        is_owner(Rule::new()).tell(REPORT_GRANTS, REPORTED_BYTES).goto(LEAVE_HOME),
         to_owner(),
         Rule::new().interface(0).among(TABLE_FULL, 0).goto(LEAVE_HOME),
     ]
@@ -627,9 +627,9 @@ mod tests {
 
     #[test]
     fn rules_are_there_only_when_they_are_needed() {
-        let count = |told: &Shape| {
+        let count = |reported: &Shape| {
             let mut changes = Changes::new(TABLE);
-            shape(&mut changes, told);
+            shape(&mut changes, reported);
             changes.len()
         };
         let plain = count(&Shape::default());

@@ -79,8 +79,8 @@ impl Tables {
     pub(super) fn make(wiring: &Wiring) -> Result<Tables, SwitchError> {
         let failed = |error: io::Error| failed("open a conversation with the kernel's packet filter", &error);
         let mut kernel = Conversation::open().map_err(failed)?;
-        let told = [ruleset::TELL_ANSWERS, ruleset::TELL_GRANTS, ruleset::TELL_COMMITS];
-        let subscription = Subscription::open(&told, ruleset::TOLD_BYTES).map_err(failed)?;
+        let reported = [ruleset::REPORT_ANSWERS, ruleset::REPORT_GRANTS, ruleset::REPORT_COMMITS];
+        let subscription = Subscription::open(&reported, ruleset::REPORTED_BYTES).map_err(failed)?;
         let mut plugs = BTreeMap::new();
         let mut changes = Changes::new(ruleset::TABLE);
         changes.message(kind::NEW_TABLE, FLAG_CREATE, |message| message.number(2, TABLE_OWNED));
@@ -323,8 +323,8 @@ impl Tables {
         Ok(self.directory.drop_run(run))
     }
 
-    pub(super) fn runs(&self, home: u16) -> Vec<(PageRun, u16)> {
-        self.directory.runs(home)
+    pub(super) fn page_routes(&self, home: u16) -> Vec<(PageRun, u16)> {
+        self.directory.page_routes(home)
     }
 
     pub(super) fn set_group(&mut self, group: &Group) -> Result<(), SwitchError> {
@@ -498,9 +498,9 @@ impl Tables {
             }
         });
         let mut pages = Vec::new();
-        for told in all {
+        for reported in all {
             self.expire();
-            pages.extend(self.note(&told));
+            pages.extend(self.note(&reported));
         }
         self.expire();
         if !pages.is_empty() {
@@ -531,19 +531,20 @@ impl Tables {
     }
 
     /// Records what a packet says about a lease; returns the page whose redirect must be written because of it.
-    fn note(&mut self, told: &ReportedPacket) -> Option<Page> {
-        let is_answer = told.group == ruleset::TELL_ANSWERS;
+    fn note(&mut self, reported: &ReportedPacket) -> Option<Page> {
+        let is_answer = reported.group == ruleset::REPORT_ANSWERS;
         let at = FRAME_BEGIN.len() + if is_answer { SOURCE_AT } else { DESTINATION_AT };
-        let address: [u8; layout::ADDRESS_BYTES] = told.frame.get(at..at + layout::ADDRESS_BYTES)?.try_into().ok()?;
+        let address: [u8; layout::ADDRESS_BYTES] =
+            reported.frame.get(at..at + layout::ADDRESS_BYTES)?.try_into().ok()?;
         let page = Page::of(address.into());
         let now_ns = sys::monotonic_ns();
         let before = self.directory.noted(page.key());
-        let is_grant = told.group == ruleset::TELL_GRANTS;
-        if is_grant && before.is_some_and(|before| before.port != told.port) {
+        let is_grant = reported.group == ruleset::REPORT_GRANTS;
+        if is_grant && before.is_some_and(|before| before.port != reported.port) {
             // The kernel has granted it, so the recorded one had ended.
             self.directory.expire(page.key(), now_ns);
         }
-        self.directory.decide(told.port, &told.frame, now_ns, || false);
+        self.directory.decide(reported.port, &reported.frame, now_ns, || false);
         let after = self.directory.noted(page.key());
         let known = |entry: Option<Entry>| entry.map(|entry| (entry.port, entry.until));
         if known(before) == known(after) {

@@ -54,7 +54,7 @@ pub(super) trait Listener: Send + Sync {
     fn packets(&self, packets: &[PacketIn]);
 
     /// A flow ended, a port changed, or another message arrived that is not an answer.
-    fn told(&self, body: Body);
+    fn received(&self, body: Body);
 
     /// Does what is due; returns when the next action is due.
     fn due(&self) -> Option<Duration>;
@@ -337,7 +337,7 @@ fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Arrival>) {
             listener.packets(&std::mem::take(&mut packets));
             match heard {
                 Arrival::Fence(number) => line.answered(number, None, Some(Ok(()))),
-                Arrival::Message(body) => listener.told(body),
+                Arrival::Message(body) => listener.received(body),
                 Arrival::Packet(_) => {}
             }
         }

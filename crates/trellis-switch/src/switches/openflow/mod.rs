@@ -139,7 +139,7 @@ impl Listener for Shared {
         self.tell(bodies);
     }
 
-    fn told(&self, body: Body) {
+    fn received(&self, body: Body) {
         let Body::FlowRemoved(removed) = body else { return };
         let page = pipeline::redirect_of(removed.cookie).filter(|_| removed.reason == codec::REASON_HARD_TIMEOUT);
         if let Some(page) = page {
@@ -532,8 +532,8 @@ impl Switch for OpenFlow {
         })
     }
 
-    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
-        Ok(self.shared.state().directory.runs(home))
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.shared.state().directory.page_routes(home))
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {

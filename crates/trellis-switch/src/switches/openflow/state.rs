@@ -128,7 +128,7 @@ impl State {
     /// Like [`State::show`], for a home, its page ranges and the redirects of its pages.
     pub(super) fn show_home(&mut self, number: u16, bodies: &mut Vec<Body>, tick: u64) {
         self.show(Unit::Home(number), bodies);
-        self.directory.runs(number).into_iter().for_each(|(run, _)| self.show(Unit::Run(run), bodies));
+        self.directory.page_routes(number).into_iter().for_each(|(run, _)| self.show(Unit::Run(run), bodies));
         self.show_pages(|page| page.home == number, bodies, tick);
     }
 

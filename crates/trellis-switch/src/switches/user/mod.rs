@@ -124,8 +124,8 @@ impl Switch for User {
         Ok(self.shared.directory().drop_run(run))
     }
 
-    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
-        Ok(self.shared.directory().runs(home))
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.shared.directory().page_routes(home))
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {

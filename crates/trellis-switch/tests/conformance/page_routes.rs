@@ -37,7 +37,7 @@ fn drop_run(context: &Context, server: &str, (first, order): (u64, u8)) -> bool 
 
 fn follows(context: &mut Context) {
     let home = context.host("s1").plan().number;
-    assert_eq!(context.switch().runs(home).unwrap(), []);
+    assert_eq!(context.switch().page_routes(home).unwrap(), []);
     set(context, "s1", (8, 3), "s2");
     for command in ABOUT_PAGES {
         for (page, to) in [(7, "s1"), (8, "s2"), (15, "s2"), (16, "s1")] {
@@ -56,7 +56,7 @@ fn follows(context: &mut Context) {
     set(context, "s1", (0, 0), "s2");
     set(context, "s2", (8, 3), "s1");
     let all = [(run(context, "s1", 0, 0), context.port("s2")), (run(context, "s1", 8, 3), context.port("s3"))];
-    assert_eq!(context.switch().runs(home).unwrap(), all);
+    assert_eq!(context.switch().page_routes(home).unwrap(), all);
     context.goes("c1", context.pointer("s1", READ, 8), "s3");
     context.goes("c1", context.pointer("s1", READ, 0), "s2");
     context.goes("c1", context.pointer("s2", READ, 8), "s1");
@@ -228,7 +228,7 @@ fn soft(context: &mut Context) {
     context.goes("c1", context.pointer("s1", READ, 9), "s2");
     context.lab.restart_switch().unwrap();
     let home = context.host("s1").plan().number;
-    assert_eq!(context.lab.switch().runs(home).unwrap(), []);
+    assert_eq!(context.lab.switch().page_routes(home).unwrap(), []);
     let socket = context.host("c1").socket(context.request("c1", 1), 0).unwrap();
     socket.send_to(b"home", (context.pointer("s1", READ, 9), super::PORT)).unwrap();
     assert_eq!(context.receive("s1").0, b"home");

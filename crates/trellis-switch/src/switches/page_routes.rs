@@ -6,12 +6,12 @@ use crate::address::PageRun;
 
 /// The ports of page ranges. Costs nothing if there are none, and one look-up for each size that exists.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct PageRoutes {
     /// By the order of page ranges, then by first page; an order without page ranges is absent.
     ports: BTreeMap<u8, HashMap<u64, u16>>,
 }
 
-impl Runs {
+impl PageRoutes {
     pub(super) fn set(&mut self, run: PageRun, port: u16) {
         self.ports.entry(run.order()).or_default().insert(run.first(), port);
     }
@@ -63,12 +63,12 @@ mod tests {
     #[test]
     fn the_shortest_run_decides() {
         let run = |first, order| PageRun::new(7, first, order).unwrap();
-        let mut runs = Runs::default();
+        let mut runs = PageRoutes::default();
         assert_eq!((runs.port_of(5), runs.len()), (None, 0));
         for (first, order, port) in [(0, 36, 1), (0, 3, 2), (4, 1, 3), (5, 0, 4), (8, 3, 5)] {
             runs.set(run(first, order), port);
         }
-        let port = |runs: &Runs, page| runs.port_of(page).unwrap();
+        let port = |runs: &PageRoutes, page| runs.port_of(page).unwrap();
         assert_eq!([0, 3, 4, 5, 6, 7, 8, 16].map(|page| port(&runs, page)), [2, 2, 3, 4, 2, 2, 5, 1]);
         assert_eq!(port(&runs, (1 << 36) - 1), 1);
         assert!(runs.drop(run(5, 0)) && !runs.drop(run(5, 0)) && !runs.drop(run(0, 2)));
