@@ -40,6 +40,12 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
     }
 }
 
+impl<T: Clone + Eq + Hash> Default for Numbered<T> {
+    fn default() -> Numbered<T> {
+        Numbered::new()
+    }
+}
+
 /// The result of a step.
 #[derive(Clone, Copy)]
 pub(crate) struct Stepped {

@@ -98,3 +98,4 @@ pub mod scale;
 pub mod simulate;
 pub mod synchronisation;
 pub mod waits;
+mod world;

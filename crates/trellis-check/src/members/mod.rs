@@ -20,8 +20,9 @@ mod faults;
 
 pub use faults::MemberFault;
 
-use crate::explore::{Model, Successors};
-use crate::intern::{Numbered, guarded};
+use crate::explore::Model;
+use crate::intern::guarded;
+use crate::world::{self, Pass, Piece, Pieces, Worlds};
 use trellis_cluster_protocol::membership::{Effect, Input, Membership, Message};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
@@ -43,8 +44,8 @@ pub struct MemberInstance {
 
 impl MemberInstance {
     /// The model of this instance.
-    pub fn model(&self) -> MemberModel {
-        MemberModel { instance: *self, nodes: Numbered::new(), queues: Numbered::new() }
+    pub fn model(&self) -> impl Model {
+        Worlds::new(World::first(*self))
     }
 
     /// A description of this instance.
@@ -96,21 +97,14 @@ struct Reported {
 /// A message under way from one node to another, or the end of the connection.
 type Signal = Option<Message>;
 
-/// The model; see the module's documentation.
-pub struct MemberModel {
-    instance: MemberInstance,
-    nodes: Numbered<Node>,
-    queues: Numbered<Vec<Signal>>,
-}
-
 #[derive(Clone)]
 struct World {
     instance: MemberInstance,
-    nodes: Vec<Node>,
+    nodes: Vec<Piece<Node>>,
     /// By sender and receiver.
-    queues: Vec<Vec<Signal>>,
+    queues: Vec<Piece<Vec<Signal>>>,
     /// Pairs that will be connected: bits in the order of the queues, the larger number first.
-    apart: u64,
+    apart: Piece<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +120,133 @@ enum Action {
     GiveUp(u16),
 }
 
+impl world::World for World {
+    type Action = Action;
+    type Tables = (Pieces<u64>, Pieces<Node>, Pieces<Vec<Signal>>);
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (from, to) in self.all().flat_map(|from| self.others(from).map(move |to| (from, to))) {
+            if !self.queues[self.place(from, to)].is_empty() {
+                actions.push(Action::Deliver(from, to));
+            }
+            if from > to && *self.apart & self.bit(from, to) != 0 {
+                actions.push(Action::Connect(from, to));
+            }
+        }
+        let coordinator = self.node(COORDINATOR);
+        if coordinator.life == Life::Runs && coordinator.membership.clone().reserve().is_ok() {
+            actions.push(Action::Join);
+        }
+        actions.extend(self.all().filter(|&node| self.may_leave(node)).map(Action::Leave));
+        if coordinator.takes_over {
+            actions.push(Action::TookOver);
+        }
+        let is_alone = |&index: &u16| {
+            let node = self.node(index);
+            let is_apart =
+                *self.apart & self.bit(index, COORDINATOR) == 0 && !node.of[usize::from(COORDINATOR)].has_met;
+            !self.is_founder(index) && node.life == Life::Runs && is_apart
+        };
+        actions.extend(self.all().filter(is_alone).map(Action::GiveUp));
+        actions
+    }
+
+    fn take(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Deliver(from, to) => {
+                let place = self.place(from, to);
+                let input = match self.queues[place].remove(0) {
+                    Some(message) => Input::Message(NodeId(from), message),
+                    None => {
+                        self.nodes[usize::from(to)].of[usize::from(from)].is_connected = false;
+                        Input::Lost(NodeId(from))
+                    }
+                };
+                let ends = matches!(input, Input::Message(_, Message::Joined) | Input::Lost(_));
+                let receiver = &mut self.nodes[usize::from(to)];
+                if ends && receiver.changing == Some(NodeId(from)) {
+                    receiver.changing = None;
+                }
+                self.step(to, input)?;
+                let reported = self.node(to).of[usize::from(from)];
+                if matches!(input, Input::Lost(_)) && reported.departs && !reported.vanished {
+                    return Err(format!("node {from}, which departed, has not vanished for node {to}"));
+                }
+                Ok(())
+            }
+            Action::Connect(one, other) => {
+                *self.apart &= !self.bit(one, other);
+                for (node, peer) in [(one, other), (other, one)] {
+                    let reported = &mut self.nodes[usize::from(node)].of[usize::from(peer)];
+                    (reported.is_connected, reported.has_met) = (true, true);
+                }
+                self.step(one, Input::Connected(NodeId(other)))?;
+                self.step(other, Input::Connected(NodeId(one)))
+            }
+            Action::Join => {
+                let reserved = self.nodes[usize::from(COORDINATOR)].membership.reserve();
+                let node = reserved.map_err(|why| format!("a process gets no number: {why:?}"))?.0;
+                self.nodes[usize::from(node)].life = Life::Runs;
+                let is_gone = |other: u16| self.node(COORDINATOR).membership.is_gone(NodeId(other));
+                let there = self.others(node).filter(|&other| self.node(other).life == Life::Runs && !is_gone(other));
+                let bits = there.fold(0, |bits, other| bits | self.bit(node, other));
+                *self.apart |= bits;
+                Ok(())
+            }
+            Action::Leave(node) => {
+                self.nodes[usize::from(node)].is_leaving = true;
+                self.step(node, Input::Leave)
+            }
+            Action::TookOver => {
+                let coordinator = &mut self.nodes[usize::from(COORDINATOR)];
+                coordinator.takes_over = false;
+                if let Some(NodeId(leaver)) = coordinator.changing {
+                    coordinator.of[usize::from(leaver)].taken = true;
+                }
+                self.step(COORDINATOR, Input::TookOver)
+            }
+            Action::GiveUp(node) => {
+                self.end(node, Some(Message::Fail(NodeId(COORDINATOR))));
+                Ok(())
+            }
+        }
+    }
+
+    fn check_last(self) -> Result<(), String> {
+        match self.all().find(|&node| self.node(node).life == Life::Runs) {
+            Some(node) => Err(format!("node {node} waits for ever")),
+            None => Ok(()),
+        }
+    }
+
+    fn describe(&self, action: Action) -> String {
+        match action {
+            Action::Deliver(from, to) => match self.queues[self.place(from, to)][0] {
+                Some(message) => format!("arrives: {from}->{to} {message:?}"),
+                None => format!("the connection of node {from} to node {to} ends"),
+            },
+            Action::Connect(one, other) => format!("nodes {one} and {other} are connected"),
+            Action::Join => "a process gets a number".to_owned(),
+            Action::Leave(node) => format!("the program of node {node} is done"),
+            Action::TookOver => "the coordinator has taken over what was named".to_owned(),
+            Action::GiveUp(node) => format!("node {node} finds no coordinator"),
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let joined = |node: &Node| if node.has_joined { ", joined" } else { "" };
+        let nodes = self.nodes.iter().enumerate();
+        nodes.map(|(index, node)| format!("    n{index}: {:?}{}", node.life, joined(node))).collect()
+    }
+
+    fn pass(&mut self, (numbers, nodes, queues): &mut Self::Tables, pass: &mut Pass) {
+        pass.one(numbers, &mut self.apart);
+        pass.each(nodes, &mut self.nodes);
+        pass.each(queues, &mut self.queues);
+    }
+}
+
 impl World {
     fn first(instance: MemberInstance) -> World {
         let all = instance.nodes();
@@ -138,10 +259,11 @@ impl World {
             changing: None,
             takes_over: false,
         };
-        let queues = vec![Vec::new(); usize::from(all) * usize::from(all)];
-        let mut world = World { instance, nodes: (0..all).map(node).collect(), queues, apart: 0 };
+        let nodes = (0..all).map(|me| Piece::new(node(me))).collect();
+        let queues = vec![Piece::new(Vec::new()); usize::from(all) * usize::from(all)];
+        let mut world = World { instance, nodes, queues, apart: Piece::new(0) };
         for (node, other) in (0..instance.founders).flat_map(|node| (0..node).map(move |other| (node, other))) {
-            world.apart |= world.bit(node, other);
+            *world.apart |= world.bit(node, other);
         }
         world
     }
@@ -181,99 +303,11 @@ impl World {
         node.life == Life::Runs && has_begun && !node.is_leaving
     }
 
-    fn enabled(&self) -> Vec<Action> {
-        let mut actions = Vec::new();
-        for (from, to) in self.all().flat_map(|from| self.others(from).map(move |to| (from, to))) {
-            if !self.queues[self.place(from, to)].is_empty() {
-                actions.push(Action::Deliver(from, to));
-            }
-            if from > to && self.apart & self.bit(from, to) != 0 {
-                actions.push(Action::Connect(from, to));
-            }
-        }
-        let coordinator = self.node(COORDINATOR);
-        if coordinator.life == Life::Runs && coordinator.membership.clone().reserve().is_ok() {
-            actions.push(Action::Join);
-        }
-        actions.extend(self.all().filter(|&node| self.may_leave(node)).map(Action::Leave));
-        if coordinator.takes_over {
-            actions.push(Action::TookOver);
-        }
-        let is_alone = |&index: &u16| {
-            let node = self.node(index);
-            let is_apart = self.apart & self.bit(index, COORDINATOR) == 0 && !node.of[usize::from(COORDINATOR)].has_met;
-            !self.is_founder(index) && node.life == Life::Runs && is_apart
-        };
-        actions.extend(self.all().filter(is_alone).map(Action::GiveUp));
-        actions
-    }
-
-    fn act(&mut self, action: Action) -> Result<(), String> {
-        match action {
-            Action::Deliver(from, to) => {
-                let place = self.place(from, to);
-                let input = match self.queues[place].remove(0) {
-                    Some(message) => Input::Message(NodeId(from), message),
-                    None => {
-                        self.nodes[usize::from(to)].of[usize::from(from)].is_connected = false;
-                        Input::Lost(NodeId(from))
-                    }
-                };
-                let ends = matches!(input, Input::Message(_, Message::Joined) | Input::Lost(_));
-                let receiver = &mut self.nodes[usize::from(to)];
-                if ends && receiver.changing == Some(NodeId(from)) {
-                    receiver.changing = None;
-                }
-                self.step(to, input)?;
-                let reported = self.node(to).of[usize::from(from)];
-                if matches!(input, Input::Lost(_)) && reported.departs && !reported.vanished {
-                    return Err(format!("node {from}, which departed, has not vanished for node {to}"));
-                }
-                Ok(())
-            }
-            Action::Connect(one, other) => {
-                self.apart &= !self.bit(one, other);
-                for (node, peer) in [(one, other), (other, one)] {
-                    let reported = &mut self.nodes[usize::from(node)].of[usize::from(peer)];
-                    (reported.is_connected, reported.has_met) = (true, true);
-                }
-                self.step(one, Input::Connected(NodeId(other)))?;
-                self.step(other, Input::Connected(NodeId(one)))
-            }
-            Action::Join => {
-                let reserved = self.nodes[usize::from(COORDINATOR)].membership.reserve();
-                let node = reserved.map_err(|why| format!("a process gets no number: {why:?}"))?.0;
-                self.nodes[usize::from(node)].life = Life::Runs;
-                let is_gone = |other: u16| self.node(COORDINATOR).membership.is_gone(NodeId(other));
-                let there = self.others(node).filter(|&other| self.node(other).life == Life::Runs && !is_gone(other));
-                let bits = there.fold(0, |bits, other| bits | self.bit(node, other));
-                self.apart |= bits;
-                Ok(())
-            }
-            Action::Leave(node) => {
-                self.nodes[usize::from(node)].is_leaving = true;
-                self.step(node, Input::Leave)
-            }
-            Action::TookOver => {
-                let coordinator = &mut self.nodes[usize::from(COORDINATOR)];
-                coordinator.takes_over = false;
-                if let Some(NodeId(leaver)) = coordinator.changing {
-                    coordinator.of[usize::from(leaver)].taken = true;
-                }
-                self.step(COORDINATOR, Input::TookOver)
-            }
-            Action::GiveUp(node) => {
-                self.end(node, Some(Message::Fail(NodeId(COORDINATOR))));
-                Ok(())
-            }
-        }
-    }
-
     /// The process ends, after it has said a last word to everybody.
     fn end(&mut self, index: u16, last: Option<Message>) {
         self.nodes[usize::from(index)].life = Life::Ended;
         for other in self.others(index) {
-            self.apart &= !self.bit(index, other);
+            *self.apart &= !self.bit(index, other);
             let arriving = self.place(other, index);
             self.queues[arriving].clear();
             if self.node(index).of[usize::from(other)].is_connected && self.node(other).life == Life::Runs {
@@ -464,78 +498,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// Nothing more can happen.
-    fn check_last(&self) -> Result<(), String> {
-        match self.all().find(|&node| self.node(node).life == Life::Runs) {
-            Some(node) => Err(format!("node {node} waits for ever")),
-            None => Ok(()),
-        }
-    }
-}
-
-impl MemberModel {
-    fn read(&self, state: &[u8]) -> World {
-        let mut numbers = state.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
-        let mut half = || u64::from(numbers.next().expect("a state as it was written"));
-        let apart = half() | half() << 32;
-        let count = usize::from(self.instance.nodes());
-        let nodes = numbers.by_ref().take(count).map(|number| self.nodes.value(number).clone()).collect();
-        let queues = numbers.map(|number| self.queues.value(number).clone()).collect();
-        World { instance: self.instance, nodes, queues, apart }
-    }
-
-    fn write(&mut self, world: World) -> Vec<u8> {
-        let World { nodes, queues, apart, .. } = world;
-        let mut numbers = vec![apart as u32, (apart >> 32) as u32];
-        numbers.extend(nodes.into_iter().map(|node| self.nodes.number(node)));
-        numbers.extend(queues.into_iter().map(|queue| self.queues.number(queue)));
-        numbers.into_iter().flat_map(u32::to_le_bytes).collect()
-    }
-}
-
-impl Model for MemberModel {
-    fn initial(&mut self) -> Vec<u8> {
-        self.write(World::first(self.instance))
-    }
-
-    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
-        let before = self.read(state);
-        let actions = before.enabled();
-        for &action in &actions {
-            let mut after = before.clone();
-            match after.act(action) {
-                Ok(()) => {
-                    let bytes = self.write(after);
-                    next.push(|out| out.extend(bytes));
-                }
-                Err(what) => next.push_broken(what),
-            }
-        }
-        if actions.is_empty() { before.check_last() } else { Ok(()) }
-    }
-
-    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
-        let mut world = self.read(state);
-        let action = world.enabled()[action];
-        let mut lines = vec![match action {
-            Action::Deliver(from, to) => match world.queues[world.place(from, to)][0] {
-                Some(message) => format!("arrives: {from}->{to} {message:?}"),
-                None => format!("the connection of node {from} to node {to} ends"),
-            },
-            Action::Connect(one, other) => format!("nodes {one} and {other} are connected"),
-            Action::Join => "a process gets a number".to_owned(),
-            Action::Leave(node) => format!("the program of node {node} is done"),
-            Action::TookOver => "the coordinator has taken over what was named".to_owned(),
-            Action::GiveUp(node) => format!("node {node} finds no coordinator"),
-        }];
-        if let Err(what) = world.act(action) {
-            lines.push(format!("    ! {what}"));
-        }
-        for (index, node) in world.nodes.iter().enumerate() {
-            lines.push(format!("    n{index}: {:?}{}", node.life, if node.has_joined { ", joined" } else { "" }));
-        }
-        lines
     }
 }

@@ -17,8 +17,9 @@ mod faults;
 
 pub use faults::WaitFault;
 
-use crate::explore::{Model, Successors};
-use crate::intern::{Numbered, guarded};
+use crate::explore::Model;
+use crate::intern::guarded;
+use crate::world::{self, Pass, Piece, Pieces, Worlds};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{
     ABANDONED, ConditionDemand, ConditionWait, Demand, Effect, Input, Message, Sync, WaitEnd, WaitOutcome, WaitStep,
@@ -89,8 +90,8 @@ pub struct WaitInstance {
 
 impl WaitInstance {
     /// The model of this instance.
-    pub fn model(&self) -> WaitModel {
-        WaitModel { instance: *self, nodes: Numbered::new(), threads: Numbered::new(), envelopes: Numbered::new() }
+    pub fn model(&self) -> impl Model {
+        Worlds::new(World::first(*self))
     }
 
     /// A description of this instance.
@@ -138,25 +139,19 @@ struct Thread {
     calls: u8,
 }
 
-/// The model; see the module's documentation.
-pub struct WaitModel {
-    instance: WaitInstance,
-    nodes: Numbered<Sync>,
-    threads: Numbered<Thread>,
-    envelopes: Numbered<(u16, u16, Message)>,
-}
+type Envelope = (u16, u16, Message);
 
 #[derive(Clone)]
 struct World {
     instance: WaitInstance,
-    nodes: Vec<Sync>,
-    threads: Vec<Thread>,
-    network: Vec<(u16, u16, Message)>,
-    items: u8,
+    nodes: Vec<Piece<Sync>>,
+    threads: Vec<Piece<Thread>>,
+    network: Vec<Piece<Envelope>>,
+    items: Piece<u8>,
     /// The thread that holds the lock.
-    holder: Option<u8>,
+    holder: Piece<Option<u8>>,
     /// How often a wait may still be given up, or a step may fail.
-    troubles: u8,
+    troubles: Piece<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,34 +164,15 @@ enum Action {
     Fail(usize),
 }
 
-impl World {
-    fn first(instance: WaitInstance) -> World {
-        let thread = Thread { at: At::Does(Next::Lock), round: 0, wait: None, notified: None, calls: 0 };
-        World {
-            instance,
-            nodes: (0..NODES).map(|me| Sync::new(NodeId(me), NODES)).collect(),
-            threads: vec![thread; LAST + 1],
-            network: Vec::new(),
-            items: 0,
-            holder: None,
-            troubles: u8::from(!instance.program.is_enough()),
-        }
-    }
+impl world::World for World {
+    type Action = Action;
+    type Tables = (Pieces<u8>, Pieces<Option<u8>>, Pieces<Sync>, Pieces<Thread>, Pieces<Envelope>);
 
-    fn node_of(&self, thread: usize) -> u16 {
-        CONSUMERS.get(thread).copied().unwrap_or(PRODUCER)
-    }
-
-    /// The possible actions, and whether one of them must happen at some time.
-    fn enabled(&self) -> (Vec<Action>, bool) {
+    fn enabled(&self) -> Vec<Action> {
         let mut actions: Vec<Action> = (0..self.network.len()).map(Action::Deliver).collect();
-        for (index, thread) in self.threads.iter().enumerate() {
-            if matches!(thread.at, At::Does(_)) {
-                actions.push(Action::Run(index));
-            }
-        }
-        let must_go_on = !actions.is_empty();
-        for (index, thread) in self.threads.iter().enumerate().filter(|_| self.troubles > 0) {
+        let can_run = |&index: &usize| matches!(self.threads[index].at, At::Does(_));
+        actions.extend((0..self.threads.len()).filter(can_run).map(Action::Run));
+        for (index, thread) in self.threads.iter().enumerate().filter(|_| *self.troubles > 0) {
             match (self.instance.program, thread.at) {
                 (WaitProgram::Late, At::Calls(_, Next::GoOn(_))) if self.awaits(index) => {
                     actions.push(Action::GiveUp(index));
@@ -206,13 +182,11 @@ impl World {
                 _ => {}
             }
         }
-        (actions, must_go_on)
+        actions
     }
 
-    /// Whether the thread waits for its notification.
-    fn awaits(&self, thread: usize) -> bool {
-        let Thread { at, notified, .. } = self.threads[thread];
-        matches!((at, notified), (At::Calls(call, _), Some((name, false))) if call == name)
+    fn must_happen(action: Action) -> bool {
+        matches!(action, Action::Run(_) | Action::Deliver(_))
     }
 
     fn take(&mut self, action: Action) -> Result<(), String> {
@@ -222,11 +196,11 @@ impl World {
                 self.run(thread, next)
             }
             Action::Deliver(index) => {
-                let (from, to, message) = self.network.swap_remove(index);
+                let (from, to, message) = *self.network.swap_remove(index);
                 self.step(to, Input::Message(NodeId(from), message))
             }
             Action::GiveUp(thread) => {
-                self.troubles -= 1;
+                *self.troubles -= 1;
                 let (name, _) = self.threads[thread].notified.expect("it waits");
                 self.threads[thread].at = At::Does(Next::GoOn(WaitOutcome::NotNotified));
                 self.threads[thread].notified = None;
@@ -236,15 +210,69 @@ impl World {
                 }
             }
             Action::Fail(thread) => {
-                self.troubles -= 1;
+                *self.troubles -= 1;
                 let at = self.threads[thread].at;
                 self.threads[thread].at = At::Does(Next::GoOn(WaitOutcome::Failed { is_lock_lost: false }));
                 let At::Calls(name, _) = at else { return Ok(()) };
                 // The thread may have been notified, and tells its program that it failed.
-                self.items = 0;
+                *self.items = 0;
                 self.step(self.node_of(thread), Input::Abandon(LOCK, name))
             }
         }
+    }
+
+    fn check_last(self) -> Result<(), String> {
+        match self.threads.iter().position(|thread| thread.at != At::Over) {
+            Some(thread) if self.instance.program.is_enough() => Err(format!("thread {thread} waits for ever")),
+            Some(thread) if *self.items > 0 => Err(format!("thread {thread} waits, and there is an item")),
+            _ => Ok(()),
+        }
+    }
+
+    fn describe(&self, action: Action) -> String {
+        match action {
+            Action::Run(thread) => format!("thread {thread}: {:?}", self.threads[thread].at),
+            Action::Deliver(index) => {
+                let (from, to, message) = *self.network[index];
+                format!("arrives: {from}->{to} {message:?}")
+            }
+            Action::GiveUp(thread) => format!("thread {thread} gives its wait up"),
+            Action::Fail(thread) => format!("a step of thread {thread} fails"),
+        }
+    }
+
+    fn pass(&mut self, (counts, holders, nodes, threads, envelopes): &mut Self::Tables, pass: &mut Pass) {
+        pass.one(counts, &mut self.items);
+        pass.one(counts, &mut self.troubles);
+        pass.one(holders, &mut self.holder);
+        pass.each(nodes, &mut self.nodes);
+        pass.each(threads, &mut self.threads);
+        pass.unordered(envelopes, &mut self.network);
+    }
+}
+
+impl World {
+    fn first(instance: WaitInstance) -> World {
+        let thread = Thread { at: At::Does(Next::Lock), round: 0, wait: None, notified: None, calls: 0 };
+        World {
+            instance,
+            nodes: (0..NODES).map(|me| Piece::new(Sync::new(NodeId(me), NODES))).collect(),
+            threads: vec![Piece::new(thread); LAST + 1],
+            network: Vec::new(),
+            items: Piece::new(0),
+            holder: Piece::new(None),
+            troubles: Piece::new(u8::from(!instance.program.is_enough())),
+        }
+    }
+
+    fn node_of(&self, thread: usize) -> u16 {
+        CONSUMERS.get(thread).copied().unwrap_or(PRODUCER)
+    }
+
+    /// Whether the thread waits for its notification.
+    fn awaits(&self, thread: usize) -> bool {
+        let Thread { at, notified, .. } = *self.threads[thread];
+        matches!((at, notified), (At::Calls(call, _), Some((name, false))) if call == name)
     }
 
     fn run(&mut self, thread: usize, next: Next) -> Result<(), String> {
@@ -280,14 +308,14 @@ impl World {
     }
 
     fn look(&mut self, thread: usize) -> Result<(), String> {
-        if self.holder != Some(thread as u8) {
+        if *self.holder != Some(thread as u8) {
             return Err(format!("thread {thread} looks at the items and does not hold the lock"));
         }
         let next = if thread == LAST {
-            self.items += self.instance.program.rounds()[usize::from(self.threads[thread].round)].0;
+            *self.items += self.instance.program.rounds()[usize::from(self.threads[thread].round)].0;
             Next::Notify
-        } else if self.items > 0 {
-            self.items -= 1;
+        } else if *self.items > 0 {
+            *self.items -= 1;
             Next::Unlock
         } else {
             let (wait, step) = ConditionWait::begin();
@@ -342,7 +370,7 @@ impl World {
             }
             WaitStep::End(WaitEnd { is_notified, is_lock_held }) => {
                 self.threads[thread].wait = None;
-                if is_lock_held != (self.holder == Some(thread as u8)) {
+                if is_lock_held != (*self.holder == Some(thread as u8)) {
                     return Err(format!("the wait of thread {thread} says whether it holds the lock, and is wrong"));
                 }
                 self.threads[thread].at = match (is_lock_held, is_notified) {
@@ -382,7 +410,7 @@ impl World {
         guarded(|| sync.step(input, &mut effects)).map_err(|what| format!("node {node} stopped: {what}"))?;
         effects.into_iter().try_for_each(|effect| match effect {
             Effect::Send(to, message) => {
-                self.network.push((node, to.0, message));
+                self.network.push(Piece::new((node, to.0, message)));
                 Ok(())
             }
             Effect::Wake(name, _) => self.woken(name),
@@ -409,87 +437,13 @@ impl World {
             // The call is over.
             _ => return Ok(()),
         };
-        match (takes_lock, self.holder) {
+        match (takes_lock, *self.holder) {
             (true, Some(holder)) => Err(format!("thread {index} gets the lock, and thread {holder} holds it")),
             (true, None) => {
-                self.holder = Some(index as u8);
+                *self.holder = Some(index as u8);
                 Ok(())
             }
             (false, _) => Ok(()),
         }
-    }
-
-    /// Nothing more must happen.
-    fn check_last(&self) -> Result<(), String> {
-        match self.threads.iter().position(|thread| thread.at != At::Over) {
-            Some(thread) if self.instance.program.is_enough() => Err(format!("thread {thread} waits for ever")),
-            Some(thread) if self.items > 0 => Err(format!("thread {thread} waits, and there is an item")),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl WaitModel {
-    fn read(&self, state: &[u8]) -> World {
-        let (few, numbers) = state.split_at(4);
-        let mut numbers =
-            numbers.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
-        let nodes = numbers.by_ref().take(usize::from(NODES)).map(|number| self.nodes.value(number).clone()).collect();
-        let threads = numbers.by_ref().take(LAST + 1).map(|number| *self.threads.value(number)).collect();
-        let network = numbers.map(|number| *self.envelopes.value(number)).collect();
-        let holder = few[1].checked_sub(1);
-        World { instance: self.instance, nodes, threads, network, items: few[0], holder, troubles: few[2] }
-    }
-
-    fn write(&mut self, world: World) -> Vec<u8> {
-        let World { nodes, threads, network, items, holder, troubles, .. } = world;
-        let mut bytes = vec![items, holder.map_or(0, |thread| thread + 1), troubles, 0];
-        let mut numbers: Vec<u32> = nodes.into_iter().map(|node| self.nodes.number(node)).collect();
-        numbers.extend(threads.into_iter().map(|thread| self.threads.number(thread)));
-        let mut envelopes: Vec<u32> = network.into_iter().map(|envelope| self.envelopes.number(envelope)).collect();
-        // The order of sending means nothing.
-        envelopes.sort_unstable();
-        bytes.extend(numbers.into_iter().chain(envelopes).flat_map(u32::to_le_bytes));
-        bytes
-    }
-}
-
-impl Model for WaitModel {
-    fn initial(&mut self) -> Vec<u8> {
-        self.write(World::first(self.instance))
-    }
-
-    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
-        let before = self.read(state);
-        let (actions, must_go_on) = before.enabled();
-        for action in actions {
-            let mut after = before.clone();
-            match after.take(action) {
-                Ok(()) => {
-                    let bytes = self.write(after);
-                    next.push(|out| out.extend(bytes));
-                }
-                Err(what) => next.push_broken(what),
-            }
-        }
-        if must_go_on { Ok(()) } else { before.check_last() }
-    }
-
-    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
-        let mut world = self.read(state);
-        let action = world.enabled().0[action];
-        let mut lines = vec![match action {
-            Action::Run(thread) => format!("thread {thread}: {:?}", world.threads[thread].at),
-            Action::Deliver(index) => {
-                let (from, to, message) = world.network[index];
-                format!("arrives: {from}->{to} {message:?}")
-            }
-            Action::GiveUp(thread) => format!("thread {thread} gives its wait up"),
-            Action::Fail(thread) => format!("a step of thread {thread} fails"),
-        }];
-        if let Err(what) = world.take(action) {
-            lines.push(format!("    ! {what}"));
-        }
-        lines
     }
 }
