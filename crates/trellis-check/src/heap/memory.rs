@@ -5,6 +5,7 @@
 //! heard of again.
 
 use super::{Envelope, FIRST_PAGE, PAGE_BYTES};
+use crate::world::Piece;
 use trellis_cluster_protocol::heap::Block;
 
 /// Small blocks have this size, so that every block consists of whole units.
@@ -120,7 +121,7 @@ impl Memory {
 
     /// A program that knows the block stores to it, and is about to free it. If another node's program allocated it, that
     /// one released the block to this one.
-    pub(super) fn frees(&mut self, node: u16, number: usize, under_way: &mut [Envelope]) -> Result<(), String> {
+    pub(super) fn frees(&mut self, node: u16, number: usize, under_way: &mut [Piece<Envelope>]) -> Result<(), String> {
         let (owner, units) = self.owners[number].take().ok_or("a program frees a block twice")?;
         self.nodes[usize::from(owner)].blocks.remove(units);
         if owner != node {
@@ -133,7 +134,7 @@ impl Memory {
     }
 
     /// Everything that the node stored becomes known to those who hear of it from now on.
-    pub(super) fn publishes(&mut self, node: u16, under_way: &mut [Envelope]) {
+    pub(super) fn publishes(&mut self, node: u16, under_way: &mut [Piece<Envelope>]) {
         let units = std::mem::take(&mut self.nodes[usize::from(node)].dirty);
         for (other, state) in self.nodes.iter_mut().enumerate() {
             if other == usize::from(node) {

@@ -20,8 +20,9 @@ mod memory;
 
 pub use faults::HeapFault;
 
-use crate::explore::{Model, Successors};
-use crate::intern::{Numbered, guarded};
+use crate::explore::Model;
+use crate::intern::guarded;
+use crate::world::{self, Pass, Piece, Pieces, Worlds};
 use memory::{Memory, Place, UNIT_BYTES, Units};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{
@@ -142,14 +143,8 @@ pub struct HeapInstance {
 
 impl HeapInstance {
     /// The model of this instance.
-    pub fn model(&self) -> HeapModel {
-        HeapModel {
-            instance: *self,
-            heaps: Numbered::new(),
-            threads: Numbered::new(),
-            memories: Numbered::new(),
-            envelopes: Numbered::new(),
-        }
+    pub fn model(&self) -> impl Model {
+        Worlds::new(World::first(*self))
     }
 
     /// A description of this instance.
@@ -201,22 +196,13 @@ impl Thread {
     }
 }
 
-/// The model; see the module's documentation.
-pub struct HeapModel {
-    instance: HeapInstance,
-    heaps: Numbered<Heap>,
-    threads: Numbered<Thread>,
-    memories: Numbered<Memory>,
-    envelopes: Numbered<Envelope>,
-}
-
 #[derive(Clone)]
 struct World {
     instance: HeapInstance,
-    heaps: Vec<Heap>,
-    threads: Vec<Thread>,
-    memory: Memory,
-    network: Vec<Envelope>,
+    heaps: Vec<Piece<Heap>>,
+    threads: Vec<Piece<Thread>>,
+    memory: Piece<Memory>,
+    network: Vec<Piece<Envelope>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -228,27 +214,9 @@ enum Action {
     Deliver(usize),
 }
 
-impl World {
-    fn first(instance: HeapInstance) -> World {
-        let heap = |me| {
-            Heap::new(Geometry {
-                me: NodeId(me),
-                directory: NodeId(DIRECTORY),
-                first_page: FIRST_PAGE,
-                end_page: FIRST_PAGE + PAGES,
-                page_bytes: PAGE_BYTES as u32,
-                base_pages: 0x1_0000,
-            })
-        };
-        let threads = instance.program.threads();
-        World {
-            instance,
-            heaps: (0..instance.nodes()).map(heap).collect(),
-            threads: vec![Thread::before(0); threads.len()],
-            memory: Memory::new(usize::from(instance.nodes()), blocks(threads)),
-            network: Vec::new(),
-        }
-    }
+impl world::World for World {
+    type Action = Action;
+    type Tables = (Pieces<Memory>, Pieces<Heap>, Pieces<Thread>, Pieces<Envelope>);
 
     fn enabled(&self) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -265,6 +233,94 @@ impl World {
         }
         actions.extend((0..self.network.len()).map(Action::Deliver));
         actions
+    }
+
+    fn take(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Run(thread) => match self.threads[thread].at {
+                At::Program => self.begin(thread),
+                At::Step(step) => self.carry_out(thread, step),
+                At::Answered(answer) => self.go_on(thread, StepOutcome::Answer(answer)),
+                At::Waits => unreachable!("a thread that waits does not run"),
+            },
+            Action::GiveUp(thread) => self.give_up(thread),
+            Action::Deliver(index) => {
+                let Envelope { from, to, message, carries } = *self.network.swap_remove(index);
+                self.memory.hears(to, carries);
+                if self.instance.fault == HeapFault::LateSpanKept && self.is_too_late(to, message) {
+                    return Ok(());
+                }
+                self.step(to, Input::Message(NodeId(from), message))
+            }
+        }
+    }
+
+    fn check_last(mut self) -> Result<(), String> {
+        if let Some(thread) = (0..self.threads.len()).find(|&thread| self.act(thread).is_some()) {
+            return Err(format!("thread {thread}, of node {}, waits for ever", self.node_of(thread)));
+        }
+        let frees = (self.memory.freed, self.memory.refused);
+        if let Some(expected) = self.instance.program.frees().filter(|&expected| expected != frees) {
+            return Err(format!("{} frees succeeded and {} were refused instead of {expected:?}", frees.0, frees.1));
+        }
+        for node in 0..self.instance.nodes() {
+            self.return_empty_spans(node)?;
+        }
+        let free = self.heaps[usize::from(DIRECTORY)].pages_free().expect("the directory knows");
+        let held: u64 = self.heaps.iter().map(|heap| heap.statistics().span_bytes / PAGE_BYTES).sum();
+        let blocks: u64 = self.heaps.iter().map(|heap| heap.statistics().blocks).sum();
+        match (free + held == u64::from(PAGES), blocks > 0 || held == 0) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("{free} pages are free and nodes have {held}: of {PAGES} some are lost")),
+            (true, false) => Err(format!("there is no block, and nodes have {held} pages")),
+        }
+    }
+
+    fn describe(&self, action: Action) -> String {
+        match action {
+            Action::Run(thread) => {
+                let node = self.node_of(thread);
+                match self.threads[thread].at {
+                    At::Program => format!("thread {thread} of node {node} begins {:?}", self.act(thread)),
+                    at => format!("thread {thread} of node {node}: {at:?}"),
+                }
+            }
+            Action::GiveUp(thread) => format!("thread {thread} gives its call up"),
+            Action::Deliver(index) => {
+                let Envelope { from, to, message, .. } = &*self.network[index];
+                format!("arrives: {from}->{to} {message:?}")
+            }
+        }
+    }
+
+    fn pass(&mut self, (memories, heaps, threads, envelopes): &mut Self::Tables, pass: &mut Pass) {
+        pass.one(memories, &mut self.memory);
+        pass.each(heaps, &mut self.heaps);
+        pass.each(threads, &mut self.threads);
+        pass.unordered(envelopes, &mut self.network);
+    }
+}
+
+impl World {
+    fn first(instance: HeapInstance) -> World {
+        let heap = |me| {
+            Piece::new(Heap::new(Geometry {
+                me: NodeId(me),
+                directory: NodeId(DIRECTORY),
+                first_page: FIRST_PAGE,
+                end_page: FIRST_PAGE + PAGES,
+                page_bytes: PAGE_BYTES as u32,
+                base_pages: 0x1_0000,
+            }))
+        };
+        let threads = instance.program.threads();
+        World {
+            instance,
+            heaps: (0..instance.nodes()).map(heap).collect(),
+            threads: vec![Piece::new(Thread::before(0)); threads.len()],
+            memory: Piece::new(Memory::new(usize::from(instance.nodes()), blocks(threads))),
+            network: Vec::new(),
+        }
     }
 
     /// The call that the thread runs, or its next one.
@@ -289,26 +345,6 @@ impl World {
         }
     }
 
-    fn take(&mut self, action: Action) -> Result<(), String> {
-        match action {
-            Action::Run(thread) => match self.threads[thread].at {
-                At::Program => self.begin(thread),
-                At::Step(step) => self.carry_out(thread, step),
-                At::Answered(answer) => self.go_on(thread, StepOutcome::Answer(answer)),
-                At::Waits => unreachable!("a thread that waits does not run"),
-            },
-            Action::GiveUp(thread) => self.give_up(thread),
-            Action::Deliver(index) => {
-                let Envelope { from, to, message, carries } = self.network.swap_remove(index);
-                self.memory.hears(to, carries);
-                if self.instance.fault == HeapFault::LateSpanKept && self.is_too_late(to, message) {
-                    return Ok(());
-                }
-                self.step(to, Input::Message(NodeId(from), message))
-            }
-        }
-    }
-
     fn begin(&mut self, thread: usize) -> Result<(), String> {
         let (node, waiter) = (self.node_of(thread), self.waiter(thread));
         let call = match self.act(thread).expect("there is a call") {
@@ -329,7 +365,7 @@ impl World {
                 Call::free(offset, waiter)
             }
         };
-        let state = &mut self.threads[thread];
+        let state = &mut *self.threads[thread];
         let heap = &mut self.heaps[usize::from(node)];
         state.at = At::Step(guarded(|| state.call.insert(call).begin(heap))?);
         Ok(())
@@ -373,7 +409,7 @@ impl World {
             self.threads[thread].has_published = true;
             return Ok(());
         }
-        let state = &mut self.threads[thread];
+        let state = &mut *self.threads[thread];
         let heap = &mut self.heaps[usize::from(node)];
         let step = match (fault, outcome) {
             (HeapFault::FullAtOnce, StepOutcome::Answer(answer @ Answer::NoRoom { .. })) => Step::End(answer),
@@ -388,7 +424,7 @@ impl World {
         let Some(Act::Try(block, _)) = self.act(thread) else { unreachable!("only such a call is given up") };
         let call = self.threads[thread].call.take().expect("a call runs");
         self.memory.places[block] = Place::Never;
-        self.threads[thread] = Thread::before(self.threads[thread].next + 1);
+        *self.threads[thread] = Thread::before(self.threads[thread].next + 1);
         if self.instance.fault == HeapFault::SurplusForgotten {
             return self.step(node, Input::Abandon(waiter));
         }
@@ -401,7 +437,7 @@ impl World {
     fn end(&mut self, thread: usize, answer: Answer) -> Result<(), String> {
         let node = self.node_of(thread);
         let act = self.act(thread).expect("a call runs");
-        self.threads[thread] = Thread::before(self.threads[thread].next + 1);
+        *self.threads[thread] = Thread::before(self.threads[thread].next + 1);
         match (act, answer) {
             (Act::Allocate(number, pages) | Act::Try(number, pages), Answer::Block(block)) => {
                 check(pages, &block)?;
@@ -436,12 +472,13 @@ impl World {
             Effect::Send(to, _) if to.0 == node => Err(format!("node {node} writes to itself")),
             Effect::Send(to, message) => {
                 let carries = if fault.releases(&message) { self.memory.known_at(node) } else { Units::default() };
-                self.network.push(Envelope { from: node, to: to.0, message, carries });
+                self.network.push(Piece::new(Envelope { from: node, to: to.0, message, carries }));
                 if let (HeapFault::ReturnAnswersEarly, Message::Return { requester, waiter, .. }) = (fault, message)
                     && requester.0 != node
                 {
                     let reply = Message::Reply { waiter, outcome: Outcome::Freed, owner: requester };
-                    self.network.push(Envelope { from: node, to: requester.0, message: reply, carries });
+                    let reply = Envelope { from: node, to: requester.0, message: reply, carries };
+                    self.network.push(Piece::new(reply));
                 }
                 Ok(())
             }
@@ -464,28 +501,6 @@ impl World {
         let Message::Grant { waiter, .. } = message else { return false };
         let thread = (waiter / 16) as usize;
         self.node_of(thread) == node && self.waiter(thread) != waiter
-    }
-
-    /// Nothing more can happen.
-    fn check_last(&mut self) -> Result<(), String> {
-        if let Some(thread) = (0..self.threads.len()).find(|&thread| self.act(thread).is_some()) {
-            return Err(format!("thread {thread}, of node {}, waits for ever", self.node_of(thread)));
-        }
-        let frees = (self.memory.freed, self.memory.refused);
-        if let Some(expected) = self.instance.program.frees().filter(|&expected| expected != frees) {
-            return Err(format!("{} frees succeeded and {} were refused instead of {expected:?}", frees.0, frees.1));
-        }
-        for node in 0..self.instance.nodes() {
-            self.return_empty_spans(node)?;
-        }
-        let free = self.heaps[usize::from(DIRECTORY)].pages_free().expect("the directory knows");
-        let held: u64 = self.heaps.iter().map(|heap| heap.statistics().span_bytes / PAGE_BYTES).sum();
-        let blocks: u64 = self.heaps.iter().map(|heap| heap.statistics().blocks).sum();
-        match (free + held == u64::from(PAGES), blocks > 0 || held == 0) {
-            (true, true) => Ok(()),
-            (false, _) => Err(format!("{free} pages are free and nodes have {held}: of {PAGES} some are lost")),
-            (true, false) => Err(format!("there is no block, and nodes have {held} pages")),
-        }
     }
 
     /// Makes a call for which there is no room, so that every empty span of the node goes back.
@@ -540,74 +555,4 @@ fn check(pages: u64, block: &Block) -> Result<(), String> {
         return Err(format!("a request for {pages} pages (0: a small block) gets {block:?}"));
     }
     Ok(())
-}
-
-impl HeapModel {
-    fn read(&self, state: &[u8]) -> World {
-        let mut numbers = state.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
-        let memory = self.memories.value(numbers.next().expect("a state as it was written")).clone();
-        let nodes = usize::from(self.instance.nodes());
-        let heaps = numbers.by_ref().take(nodes).map(|number| self.heaps.value(number).clone()).collect();
-        let threads = self.instance.program.threads().len();
-        let threads = numbers.by_ref().take(threads).map(|number| self.threads.value(number).clone()).collect();
-        let network = numbers.map(|number| self.envelopes.value(number).clone()).collect();
-        World { instance: self.instance, heaps, threads, memory, network }
-    }
-
-    fn write(&mut self, world: World) -> Vec<u8> {
-        let World { heaps, threads, memory, network, .. } = world;
-        let mut numbers = vec![self.memories.number(memory)];
-        numbers.extend(heaps.into_iter().map(|heap| self.heaps.number(heap)));
-        numbers.extend(threads.into_iter().map(|thread| self.threads.number(thread)));
-        let mut envelopes: Vec<u32> = network.into_iter().map(|envelope| self.envelopes.number(envelope)).collect();
-        // The order of sending means nothing.
-        envelopes.sort_unstable();
-        numbers.extend(envelopes);
-        numbers.into_iter().flat_map(u32::to_le_bytes).collect()
-    }
-}
-
-impl Model for HeapModel {
-    fn initial(&mut self) -> Vec<u8> {
-        self.write(World::first(self.instance))
-    }
-
-    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
-        let mut before = self.read(state);
-        let actions = before.enabled();
-        for &action in &actions {
-            let mut after = before.clone();
-            match after.take(action) {
-                Ok(()) => {
-                    let bytes = self.write(after);
-                    next.push(|out| out.extend(bytes));
-                }
-                Err(what) => next.push_broken(what),
-            }
-        }
-        if actions.is_empty() { guarded(|| before.check_last())? } else { Ok(()) }
-    }
-
-    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
-        let mut world = self.read(state);
-        let action = world.enabled()[action];
-        let mut lines = vec![match action {
-            Action::Run(thread) => {
-                let node = world.node_of(thread);
-                match world.threads[thread].at {
-                    At::Program => format!("thread {thread} of node {node} begins {:?}", world.act(thread)),
-                    at => format!("thread {thread} of node {node}: {at:?}"),
-                }
-            }
-            Action::GiveUp(thread) => format!("thread {thread} gives its call up"),
-            Action::Deliver(index) => {
-                let Envelope { from, to, message, .. } = &world.network[index];
-                format!("arrives: {from}->{to} {message:?}")
-            }
-        }];
-        if let Err(what) = world.take(action) {
-            lines.push(format!("    ! {what}"));
-        }
-        lines
-    }
 }
