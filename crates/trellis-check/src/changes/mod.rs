@@ -12,8 +12,9 @@
 //!
 //! It must never inspect the state machines: it uses only orders, inputs and effects.
 
-use crate::explore::{Model, Successors};
-use crate::intern::{Numbered, guarded};
+use crate::explore::Model;
+use crate::intern::guarded;
+use crate::world::{self, Pass, Piece, Pieces, Worlds};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::node::change::{Change, Changes, Ending, Input, Order};
 use trellis_cluster_protocol::sync::{self, Contribution, Message, Operation, Sync, Waiter};
@@ -65,8 +66,11 @@ pub enum ChangeFault {
 
 impl ChangeInstance {
     /// The model of this instance.
-    pub fn model(&self) -> ChangeModel {
-        ChangeModel { instance: *self, nodes: Numbered::new(), envelopes: Numbered::new() }
+    pub fn model(&self) -> impl Model {
+        let ChangeInstance { nodes, late, objections, .. } = *self;
+        let nodes = (0..nodes).map(|me| Piece::new(Node::new(me, nodes))).collect();
+        let (late, objections) = (Piece::new(late), Piece::new(objections));
+        Worlds::new(World { instance: *self, nodes, late, objections, messages: Vec::new() })
     }
 
     /// A description of this instance: its size and its limits.
@@ -102,24 +106,22 @@ struct Node {
 
 type Envelope = (NodeId, NodeId, Message);
 
-/// The model; see the module's documentation.
-pub struct ChangeModel {
-    instance: ChangeInstance,
-    nodes: Numbered<Node>,
-    envelopes: Numbered<Envelope>,
-}
+/// The messages under way.
+type Messages = Vec<Piece<Envelope>>;
 
 #[derive(Clone)]
-struct State {
-    nodes: Vec<u32>,
-    late: u8,
-    objections: u8,
-    messages: Vec<u32>,
+struct World {
+    instance: ChangeInstance,
+    nodes: Vec<Piece<Node>>,
+    /// How many waits may still be too long, and how often nodes may still object.
+    late: Piece<u8>,
+    objections: Piece<u8>,
+    messages: Messages,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    Deliver(u32),
+    Deliver(usize),
     /// A call begins.
     Begin(usize),
     /// The pages are frozen; says whether the node objects.
@@ -148,7 +150,7 @@ impl Node {
         }
     }
 
-    fn begin(&mut self, instance: &ChangeInstance, out: &mut Vec<Envelope>) -> Result<(), String> {
+    fn begin(&mut self, instance: &ChangeInstance, out: &mut Messages) -> Result<(), String> {
         let differs = instance.differs && self.me.0 + 1 == instance.nodes && self.endings.is_empty();
         let proposal = if differs { OTHER_PROPOSAL } else { PROPOSAL };
         let (change, order) = self.changes.begin(self.me, proposal, FIRST_NUMBER).expect("few calls are given up");
@@ -157,7 +159,7 @@ impl Node {
     }
 
     /// Ends the current order with `input`.
-    fn end(&mut self, instance: &ChangeInstance, input: Input, out: &mut Vec<Envelope>) -> Result<(), String> {
+    fn end(&mut self, instance: &ChangeInstance, input: Input, out: &mut Messages) -> Result<(), String> {
         self.waits_for = None;
         let change = self.change.as_mut().expect("an order is a change's");
         let order =
@@ -165,7 +167,7 @@ impl Node {
         self.carry_out(instance, order, out)
     }
 
-    fn carry_out(&mut self, instance: &ChangeInstance, order: Order, out: &mut Vec<Envelope>) -> Result<(), String> {
+    fn carry_out(&mut self, instance: &ChangeInstance, order: Order, out: &mut Messages) -> Result<(), String> {
         if let Some(input) = self.broken(instance, &order) {
             return self.end(instance, input, out);
         }
@@ -248,17 +250,12 @@ impl Node {
         self.endings.len() as u8
     }
 
-    fn sync_step(
-        &mut self,
-        instance: &ChangeInstance,
-        input: sync::Input,
-        out: &mut Vec<Envelope>,
-    ) -> Result<(), String> {
+    fn sync_step(&mut self, instance: &ChangeInstance, input: sync::Input, out: &mut Messages) -> Result<(), String> {
         let mut effects = Vec::new();
         self.sync.step(input, &mut effects);
         for effect in effects {
             match effect {
-                sync::Effect::Send(to, message) => out.push((self.me, to, message)),
+                sync::Effect::Send(to, message) => out.push(Piece::new((self.me, to, message))),
                 sync::Effect::Wake(waiter, value) => self.woken(instance, waiter, value, out)?,
                 sync::Effect::Violation(from, what) => return Err(format!("{} reports of {from}: {what}", self.me)),
                 sync::Effect::Refused(_, what) => return Err(format!("{} is refused: {what}", self.me)),
@@ -272,7 +269,7 @@ impl Node {
         instance: &ChangeInstance,
         waiter: Waiter,
         value: u64,
-        out: &mut Vec<Envelope>,
+        out: &mut Messages,
     ) -> Result<(), String> {
         if waiter == self.ticket.0 {
             self.ticket.1 = true;
@@ -287,46 +284,85 @@ impl Node {
         };
         self.end(instance, input, out)
     }
-
-    fn has_disagreed(&self) -> bool {
-        self.endings.contains(&Ending::Disagree)
-    }
 }
 
-impl Model for ChangeModel {
-    fn initial(&mut self) -> Vec<u8> {
-        let ChangeInstance { nodes, late, objections, .. } = self.instance;
-        let nodes = (0..nodes).map(|me| self.nodes.number(Node::new(me, nodes))).collect();
-        State { nodes, late, objections, messages: Vec::new() }.write()
-    }
+impl world::World for World {
+    type Action = Action;
+    type Tables = (Pieces<u8>, Pieces<Node>, Pieces<Envelope>);
 
-    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
-        let before = State::read(&self.instance, state);
-        if self.all(&before).any(|node| node.has_disagreed()) {
-            // The cluster has failed.
-            return Ok(());
+    fn enabled(&self) -> Vec<Action> {
+        if self.has_failed() {
+            return Vec::new();
         }
-        let actions = self.enabled(&before);
-        for &action in &actions {
-            let mut after = before.clone();
-            match self.act(&mut after, action) {
-                Ok(()) => next.push(|bytes| bytes.extend(after.write())),
-                Err(what) => next.push_broken(what),
+        // Equal messages are side by side.
+        let is_other = |&place: &usize| place == 0 || *self.messages[place] != *self.messages[place - 1];
+        let mut actions: Vec<Action> = (0..self.messages.len()).filter(is_other).map(Action::Deliver).collect();
+        for (index, node) in self.nodes.iter().enumerate() {
+            match &node.order {
+                None if node.call() < self.instance.calls => actions.push(Action::Begin(index)),
+                None => {}
+                Some(Order::Freeze) => {
+                    actions.push(Action::Freeze(index, false));
+                    if *self.objections > 0 {
+                        actions.push(Action::Freeze(index, true));
+                    }
+                }
+                Some(Order::Settle | Order::Gather) => actions.push(Action::Done(index)),
+                Some(_) => {}
+            }
+            if *self.late > 0 && node.order.is_some() && node.order != Some(Order::Freeze) {
+                actions.push(Action::Late(index));
             }
         }
-        let must_go_on = actions.iter().any(|action| !matches!(action, Action::Late(_)));
-        match self.all(&before).find(|node| node.call() < self.instance.calls).filter(|_| !must_go_on) {
+        actions
+    }
+
+    fn must_happen(action: Action) -> bool {
+        !matches!(action, Action::Late(_))
+    }
+
+    fn take(&mut self, action: Action) -> Result<(), String> {
+        let World { instance, nodes, late, objections, messages } = self;
+        match action {
+            Action::Deliver(place) => {
+                let (from, to, message) = *messages.remove(place);
+                let input = sync::Input::Message(from, message);
+                nodes[usize::from(to.0)].sync_step(instance, input, messages)?;
+            }
+            Action::Begin(index) => nodes[index].begin(instance, messages)?,
+            Action::Freeze(index, objects) => {
+                **objections -= u8::from(objects);
+                let node = &mut *nodes[index];
+                node.objected |= u8::from(objects) << node.call();
+                node.end(instance, Input::Frozen { objects }, messages)?;
+            }
+            Action::Done(index) => {
+                let node = &mut *nodes[index];
+                if node.order == Some(Order::Gather) {
+                    node.gathered = node.call() + 1;
+                }
+                node.end(instance, Input::Done, messages)?;
+            }
+            Action::Late(index) => {
+                **late -= 1;
+                nodes[index].end(instance, Input::TooLong, messages)?;
+            }
+        }
+        self.check()
+    }
+
+    fn check_last(self) -> Result<(), String> {
+        let waits = |node: &&Piece<Node>| node.call() < self.instance.calls && !self.has_failed();
+        match self.nodes.iter().find(waits) {
             Some(node) => Err(format!("{} waits for ever: {:?}", node.me, node.order)),
             None => Ok(()),
         }
     }
 
-    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
-        let mut state = State::read(&self.instance, state);
-        let action = self.enabled(&state)[action];
-        let mut lines = vec![match action {
-            Action::Deliver(number) => {
-                let (from, to, message) = self.envelopes.value(number);
+    fn describe(&self, action: Action) -> String {
+        match action {
+            Action::Deliver(place) => {
+                let (from, to, message) = *self.messages[place];
                 format!("arrives: {}->{} {message}", from.0, to.0)
             }
             Action::Begin(node) => format!("n{node} calls"),
@@ -334,110 +370,44 @@ impl Model for ChangeModel {
             Action::Freeze(node, false) => format!("n{node} freezes its pages"),
             Action::Done(node) => format!("n{node} is done"),
             Action::Late(node) => format!("n{node} waits no longer"),
-        }];
-        if let Err(what) = self.act(&mut state, action) {
-            lines.push(format!("    ! {what}"));
         }
-        for node in self.all(&state) {
-            lines.push(format!("    {}: {:?}, ended {:?}", node.me, node.order, node.endings));
-        }
-        lines
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let line = |node: &Piece<Node>| format!("    {}: {:?}, ended {:?}", node.me, node.order, node.endings);
+        self.nodes.iter().map(line).collect()
+    }
+
+    fn pass(&mut self, (limits, nodes, envelopes): &mut Self::Tables, pass: &mut Pass) {
+        pass.one(limits, &mut self.late);
+        pass.one(limits, &mut self.objections);
+        pass.each(nodes, &mut self.nodes);
+        pass.unordered(envelopes, &mut self.messages);
     }
 }
 
-impl ChangeModel {
-    fn all<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a Node> {
-        state.nodes.iter().map(|&number| self.nodes.value(number))
+impl World {
+    /// A node whose ending may differ from that of others has ended the cluster.
+    fn has_failed(&self) -> bool {
+        self.nodes.iter().any(|node| node.endings.contains(&Ending::Disagree))
     }
 
-    fn enabled(&self, state: &State) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let mut last = None;
-        for &number in &state.messages {
-            if last.replace(number) != Some(number) {
-                actions.push(Action::Deliver(number));
-            }
-        }
-        for (index, node) in self.all(state).enumerate() {
-            match &node.order {
-                None if node.call() < self.instance.calls => actions.push(Action::Begin(index)),
-                None => {}
-                Some(Order::Freeze) => {
-                    actions.push(Action::Freeze(index, false));
-                    if state.objections > 0 {
-                        actions.push(Action::Freeze(index, true));
-                    }
-                }
-                Some(Order::Settle | Order::Gather) => actions.push(Action::Done(index)),
-                Some(_) => {}
-            }
-            if state.late > 0 && node.order.is_some() && node.order != Some(Order::Freeze) {
-                actions.push(Action::Late(index));
-            }
-        }
-        actions
-    }
-
-    fn act(&mut self, state: &mut State, action: Action) -> Result<(), String> {
-        let instance = self.instance;
-        let (index, message) = match action {
-            Action::Deliver(number) => {
-                let at = state.messages.iter().position(|&other| other == number);
-                state.messages.remove(at.expect("a message under way"));
-                let (from, to, message) = *self.envelopes.value(number);
-                (usize::from(to.0), Some((from, message)))
-            }
-            Action::Begin(index) | Action::Freeze(index, _) | Action::Done(index) | Action::Late(index) => {
-                (index, None)
-            }
-        };
-        let mut node = self.nodes.value(state.nodes[index]).clone();
-        let mut out = Vec::new();
-        match (action, message) {
-            (_, Some((from, message))) => {
-                node.sync_step(&instance, sync::Input::Message(from, message), &mut out)?;
-            }
-            (Action::Begin(_), _) => node.begin(&instance, &mut out)?,
-            (Action::Freeze(_, objects), _) => {
-                state.objections -= u8::from(objects);
-                node.objected |= u8::from(objects) << node.call();
-                node.end(&instance, Input::Frozen { objects }, &mut out)?;
-            }
-            (Action::Late(_), _) => {
-                state.late -= 1;
-                node.end(&instance, Input::TooLong, &mut out)?;
-            }
-            (_, None) => {
-                if node.order == Some(Order::Gather) {
-                    node.gathered = node.call() + 1;
-                }
-                node.end(&instance, Input::Done, &mut out)?;
-            }
-        }
-        state.nodes[index] = self.nodes.number(node);
-        for envelope in out {
-            let number = self.envelopes.number(envelope);
-            let at = state.messages.partition_point(|&other| other <= number);
-            state.messages.insert(at, number);
-        }
-        self.check(state)
-    }
-
-    fn check(&self, state: &State) -> Result<(), String> {
-        let is_late = state.late < self.instance.late;
-        for node in self.all(state) {
-            if let Some(other) = self.all(state).find(|other| other.gathered < node.changed) {
+    fn check(&self) -> Result<(), String> {
+        let is_late = *self.late < self.instance.late;
+        for node in self.nodes.iter() {
+            if let Some(other) = self.nodes.iter().find(|other| other.gathered < node.changed) {
                 return Err(format!("{} changes before the pages of {} are at home", node.me, other.me));
             }
             for (call, ending) in node.endings.iter().enumerate() {
-                let is_hindered = self.all(state).any(|other| other.objected >> call & 1 != 0)
+                let is_hindered = self.nodes.iter().any(|other| other.objected >> call & 1 != 0)
                     || self.instance.differs && call == 0
                     || is_late;
                 if !is_hindered && !matches!(ending, Ending::Agreed { objections: 0, .. }) {
                     return Err(format!("{} does not change, and nothing hinders it: {ending:?}", node.me));
                 }
-                let different = |other: &&Node| other.endings.get(call).is_some_and(|theirs| differ(*ending, *theirs));
-                if let Some(other) = self.all(state).find(different) {
+                let different =
+                    |other: &&Piece<Node>| other.endings.get(call).is_some_and(|theirs| differ(*ending, *theirs));
+                if let Some(other) = self.nodes.iter().find(different) {
                     let theirs = other.endings[call];
                     return Err(format!("{} ends with {ending:?}, and {} with {theirs:?}", node.me, other.me));
                 }
@@ -454,20 +424,5 @@ fn differ(one: Ending, other: Ending) -> bool {
         (Ending::Agreed { objections: one, .. }, Ending::Agreed { objections: other, .. }) => one != other,
         (Ending::GivenUp { .. }, Ending::GivenUp { .. }) => false,
         _ => true,
-    }
-}
-
-impl State {
-    fn read(instance: &ChangeInstance, bytes: &[u8]) -> State {
-        let mut numbers = bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
-        let [late, objections, _, _] = numbers.next().expect("a state as it was written").to_le_bytes();
-        let nodes = numbers.by_ref().take(usize::from(instance.nodes)).collect();
-        State { nodes, late, objections, messages: numbers.collect() }
-    }
-
-    fn write(&self) -> Vec<u8> {
-        let first = u32::from_le_bytes([self.late, self.objections, 0, 0]);
-        let numbers = [first].into_iter().chain(self.nodes.iter().copied()).chain(self.messages.iter().copied());
-        numbers.flat_map(u32::to_le_bytes).collect()
     }
 }
