@@ -144,6 +144,9 @@ pub(super) struct ComeAndGo {
     /// Number of processes that join.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=3))]
     joiners: u16,
+    /// A process may be killed at any moment.
+    #[arg(long)]
+    kills: bool,
     #[command(flatten)]
     bound: Bound,
 }
@@ -252,7 +255,8 @@ pub(super) fn run_changes(chosen: &ChangeTogether, json: bool) -> bool {
 }
 
 pub(super) fn run_members(chosen: &ComeAndGo, json: bool) -> bool {
-    let instance = MemberInstance { founders: chosen.founders, joiners: chosen.joiners, fault: MemberFault::None };
+    let &ComeAndGo { founders, joiners, kills, .. } = chosen;
+    let instance = MemberInstance { founders, joiners, kills, fault: MemberFault::None };
     show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
 }
 

@@ -42,6 +42,14 @@ pub enum MemberFault {
     GoesAtOnce,
     /// The end of the cluster before a node was let in counts as a death.
     EndedAsDeath,
+    /// A member that goes counts as dead.
+    GoesAsDeath,
+    /// A node does not learn that another one has died.
+    DeathUntold,
+    /// A node that learns of a death says nothing to the others before it ends.
+    FailsSilently,
+    /// A node takes the one that reports a death for the dead one.
+    BlamesMessenger,
 }
 
 impl MemberFault {
@@ -64,6 +72,9 @@ impl MemberFault {
                 vec![input, Input::TookOver]
             }
             (MemberFault::TakenAtOnce, Input::TookOver) => Vec::new(),
+            (MemberFault::BlamesMessenger, Input::Message(peer, Message::Fail(_))) => {
+                vec![Input::Message(peer, Message::Fail(peer))]
+            }
             _ => vec![input],
         }
     }
@@ -92,6 +103,8 @@ impl MemberFault {
             }
             (MemberFault::GoesAtOnce, Effect::Send(_, Message::Going)) => vec![effect, Effect::AllLeft],
             (MemberFault::EndedAsDeath, Effect::Ended) => vec![Effect::Died(coordinator)],
+            (MemberFault::GoesAsDeath, Effect::Vanished(peer)) => vec![Effect::Died(peer)],
+            (MemberFault::DeathUntold, Effect::Died(_)) => Vec::new(),
             _ => vec![effect],
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Founders meet in any order. Processes get numbers from the coordinator, connect to every node that is there, join, and
 //! leave when they like; so do the founders' programs. Messages of a pair keep their order, and otherwise anything may
-//! happen next. No node fails. The model checks:
+//! happen next. A process may be killed at any moment. The model checks:
 //!
 //! 1. *Every node is known.* When a node has joined, every node that is present knows it, it knows every one of them, and
 //!    it was told of every other number that it is absent.
@@ -12,7 +12,8 @@
 //! 4. *No page is lost.* A node goes only after the coordinator took all pages that it left behind.
 //! 5. *No node goes too early.* A founder goes when the coordinator is gone, the coordinator when no node is left that needs
 //!    it, and a joined node when every other one has said farewell.
-//! 6. *No node is blamed*, and every node ends.
+//! 6. *No node is blamed* but one that was killed, and every node ends. Only a node that is still at its start may wait for
+//!    one that was killed: its wait has a limit.
 //!
 //! It must never inspect the state machines: it uses only inputs, effects, and whom a node takes for present.
 
@@ -38,6 +39,8 @@ pub struct MemberInstance {
     pub founders: u16,
     /// Number of processes that join.
     pub joiners: u16,
+    /// A process may be killed.
+    pub kills: bool,
     /// The rule that this instance breaks on purpose.
     pub fault: MemberFault,
 }
@@ -50,7 +53,8 @@ impl MemberInstance {
 
     /// A description of this instance.
     pub fn describe(&self) -> String {
-        format!("members founders={} joiners={}", self.founders, self.joiners)
+        let kills = if self.kills { " kills" } else { "" };
+        format!("members founders={} joiners={}{kills}", self.founders, self.joiners)
     }
 
     fn nodes(&self) -> u16 {
@@ -63,6 +67,8 @@ enum Life {
     NotBegun,
     Runs,
     Ended,
+    /// It was killed.
+    Killed,
 }
 
 /// A node, and its knowledge of the others.
@@ -118,6 +124,7 @@ enum Action {
     TookOver,
     /// A process that was not let in finds no coordinator at its address.
     GiveUp(u16),
+    Kill(u16),
 }
 
 impl world::World for World {
@@ -149,7 +156,15 @@ impl world::World for World {
             !self.is_founder(index) && node.life == Life::Runs && is_apart
         };
         actions.extend(self.all().filter(is_alone).map(Action::GiveUp));
+        if self.instance.kills && !self.all().any(|node| self.is_killed(node)) {
+            let running = self.all().filter(|&node| self.node(node).life == Life::Runs);
+            actions.extend(running.map(Action::Kill));
+        }
         actions
+    }
+
+    fn must_happen(action: Action) -> bool {
+        !matches!(action, Action::Kill(_))
     }
 
     fn take(&mut self, action: Action) -> Result<(), String> {
@@ -207,14 +222,20 @@ impl world::World for World {
                 self.step(COORDINATOR, Input::TookOver)
             }
             Action::GiveUp(node) => {
-                self.end(node, Some(Message::Fail(NodeId(COORDINATOR))));
+                self.end(node, Life::Ended, Some(Message::Fail(NodeId(COORDINATOR))));
+                Ok(())
+            }
+            Action::Kill(node) => {
+                self.end(node, Life::Killed, None);
                 Ok(())
             }
         }
     }
 
     fn check_last(self) -> Result<(), String> {
-        match self.all().find(|&node| self.node(node).life == Life::Runs) {
+        let is_killed = self.all().any(|node| self.is_killed(node));
+        let may_wait = |node| is_killed && !self.has_begun(node);
+        match self.all().find(|&node| self.node(node).life == Life::Runs && !may_wait(node)) {
             Some(node) => Err(format!("node {node} waits for ever")),
             None => Ok(()),
         }
@@ -231,6 +252,7 @@ impl world::World for World {
             Action::Leave(node) => format!("the program of node {node} is done"),
             Action::TookOver => "the coordinator has taken over what was named".to_owned(),
             Action::GiveUp(node) => format!("node {node} finds no coordinator"),
+            Action::Kill(node) => format!("node {node} is killed"),
         }
     }
 
@@ -292,20 +314,29 @@ impl World {
         node < self.instance.founders
     }
 
-    /// Whether a program may end: a founder has met all founders, and a joined node is a member.
-    fn may_leave(&self, index: u16) -> bool {
+    /// Whether a node is past its start: a founder has met all founders, and a joined node is a member.
+    fn has_begun(&self, index: u16) -> bool {
         let node = self.node(index);
         let mut founders = (0..self.instance.founders).filter(|&other| other != index);
-        let has_begun = match self.is_founder(index) {
+        match self.is_founder(index) {
             true => founders.all(|other| node.of[usize::from(other)].has_met),
             false => node.has_joined,
-        };
-        node.life == Life::Runs && has_begun && !node.is_leaving
+        }
+    }
+
+    /// Whether a program may end.
+    fn may_leave(&self, index: u16) -> bool {
+        let node = self.node(index);
+        node.life == Life::Runs && self.has_begun(index) && !node.is_leaving
+    }
+
+    fn is_killed(&self, node: u16) -> bool {
+        self.node(node).life == Life::Killed
     }
 
     /// The process ends, after it has said a last word to everybody.
-    fn end(&mut self, index: u16, last: Option<Message>) {
-        self.nodes[usize::from(index)].life = Life::Ended;
+    fn end(&mut self, index: u16, life: Life, last: Option<Message>) {
+        self.nodes[usize::from(index)].life = life;
         for other in self.others(index) {
             *self.apart &= !self.bit(index, other);
             let arriving = self.place(other, index);
@@ -327,7 +358,9 @@ impl World {
             guarded(|| membership.step(0, input, &mut effects)).map_err(|what| format!("{me} stopped: {what}"))?;
             let altered = effects.into_iter().flat_map(|effect| fault.order(me, coordinator, founders, effect));
             for effect in altered.collect::<Vec<Effect>>() {
-                self.carry_out(index, effect)?;
+                if self.node(index).life == Life::Runs {
+                    self.carry_out(index, effect)?;
+                }
             }
         }
         Ok(())
@@ -384,7 +417,7 @@ impl World {
             }
             Effect::Vanished(peer) => {
                 let is_under_way = !self.queues[self.place(peer.0, index)].is_empty();
-                if self.node(peer.0).life != Life::Ended || is_under_way {
+                if self.node(peer.0).life == Life::Runs || is_under_way {
                     return Err(format!("{peer} has vanished for {me}, and a message of it may still come"));
                 }
                 if !self.node(index).of[usize::from(peer.0)].departs {
@@ -395,15 +428,20 @@ impl World {
             }
             Effect::AllLeft => {
                 self.check_end(index)?;
-                self.end(index, None);
+                self.end(index, Life::Ended, None);
                 Ok(())
             }
-            Effect::Ended if self.node(COORDINATOR).life == Life::Ended && !self.node(index).has_joined => {
-                self.end(index, None);
+            Effect::Ended if self.node(COORDINATOR).life != Life::Runs && !self.node(index).has_joined => {
+                self.end(index, Life::Ended, None);
+                Ok(())
+            }
+            Effect::Died(peer) | Effect::Failed(peer) if self.is_killed(peer.0) => {
+                let last = (self.instance.fault != MemberFault::FailsSilently).then_some(Message::Fail(peer));
+                self.end(index, Life::Ended, last);
                 Ok(())
             }
             Effect::Ended | Effect::Died(_) | Effect::Failed(_) | Effect::Silent(..) | Effect::Violation(..) => {
-                Err(format!("{me} reports {effect:?}, and nothing failed"))
+                Err(format!("{me} reports {effect:?}, and that is not what failed"))
             }
         }
     }

@@ -234,8 +234,10 @@ pub fn try_change(fault: ChangeFault, options: Options) -> Report {
 
 /// The instances on which mutants of membership are tried, smallest first.
 pub fn member_instances(fault: MemberFault) -> Vec<MemberInstance> {
-    let one = MemberInstance { founders: 2, joiners: 1, fault };
-    vec![one, MemberInstance { founders: 3, ..one }, MemberInstance { joiners: 2, ..one }]
+    let one = MemberInstance { founders: 2, joiners: 1, kills: false, fault };
+    let three = MemberInstance { founders: 3, ..one };
+    let killed = |instance| MemberInstance { kills: true, ..instance };
+    vec![one, three, MemberInstance { joiners: 2, ..one }, killed(one), killed(three)]
 }
 
 /// Explores a mutant of membership.

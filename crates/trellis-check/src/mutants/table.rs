@@ -315,6 +315,10 @@ pub const TABLE: &[Row] = &[
     member("founder-goes", "a founder that is done does not wait for the coordinator", MemberFault::FounderGoes),
     member("goes-at-once", "a node that leaves waits for no farewell", MemberFault::GoesAtOnce),
     member("ended-as-death", "the end before a node was let in counts as a death", MemberFault::EndedAsDeath),
+    member("goes-as-death", "a member that goes counts as dead", MemberFault::GoesAsDeath),
+    member("death-untold", "a node does not learn that another one has died", MemberFault::DeathUntold),
+    member("fails-silently", "a node that learns of a death says nothing before it ends", MemberFault::FailsSilently),
+    member("blames-messenger", "the node that reports a death counts as dead", MemberFault::BlamesMessenger),
     wait("lets-go-first", "the lock is released before a wait for a condition is enrolled", WaitFault::LetsGoFirst),
     wait(
         "enrolled-at-once",

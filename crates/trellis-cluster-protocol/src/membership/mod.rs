@@ -396,7 +396,8 @@ impl Membership {
             Message::Alive => {}
             Message::Leave if !self.is_joined_node(peer) => self.peers[usize::from(peer.0)] = Peer::Leaving,
             // A node that was not let in has nothing whose loss could matter, and may not know that the cluster has ended.
-            Message::Fail(_) if self.was_not_let_in(peer) => {}
+            // It ends, and must not be let in any more.
+            Message::Fail(_) if self.was_not_let_in(peer) => self.forget_request(peer),
             Message::Fail(culprit) => {
                 // That the messenger leaves too is a consequence, and must not be taken for the cause.
                 self.peers[usize::from(peer.0)] = Peer::Gone;
@@ -587,8 +588,11 @@ impl Membership {
         self.linked[index] = false;
         match before {
             Peer::Present => effects.push(Effect::Died(peer)),
-            // Its program is done, but it serves until the programs of all nodes are: this node's is not.
-            Peer::Leaving if !self.leaving => effects.push(Effect::Died(peer)),
+            // Its program is done, but it serves until the programs of all nodes are: this node's is not. It also serves
+            // longer than any joined node, and than the coordinator, which goes before the other founders.
+            Peer::Leaving if !self.leaving || self.coordinates() || self.is_joined_node(self.me) => {
+                effects.push(Effect::Died(peer));
+            }
             // No other node can let this node in.
             Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Ended),
             // It came and went before it was let in: its number is not given again.

@@ -517,6 +517,36 @@ fn a_joined_node_that_dies_is_a_death() {
 }
 
 #[test]
+fn a_founder_that_breaks_off_while_a_joined_node_needs_it_is_dead_though_all_programs_are_done() {
+    let mut coordinator = Membership::new(NodeId(0), 3, 1000).elastic(2, NodeId(0));
+    step(&mut coordinator, 0, Input::Connected(NodeId(1)));
+    step(&mut coordinator, 0, Input::Connected(NodeId(2)));
+    step(&mut coordinator, 1, Input::Message(NodeId(2), Message::Join));
+    step(&mut coordinator, 2, Input::Message(NodeId(1), Message::Leave));
+    step(&mut coordinator, 3, Input::Leave);
+    assert_eq!(step(&mut coordinator, 4, Input::Lost(NodeId(1))), [Effect::Died(NodeId(1))]);
+    let mut leaver = Membership::new(NodeId(2), 3, 1000).elastic(2, NodeId(0));
+    step(&mut leaver, 0, Input::Connected(NodeId(0)));
+    step(&mut leaver, 1, Input::Message(NodeId(0), Message::Welcome(0)));
+    step(&mut leaver, 2, Input::Message(NodeId(0), Message::Leave));
+    step(&mut leaver, 3, Input::Leave);
+    assert_eq!(step(&mut leaver, 4, Input::Lost(NodeId(0))), [Effect::Died(NodeId(0))], "it waits for its turn");
+}
+
+#[test]
+fn a_node_that_has_failed_before_its_turn_to_come_is_not_let_in() {
+    let mut m = Membership::new(NodeId(0), 4, 1000).elastic(2, NodeId(0));
+    for peer in [1, 2, 3] {
+        step(&mut m, 0, Input::Connected(NodeId(peer)));
+    }
+    step(&mut m, 1, Input::Message(NodeId(2), Message::Join));
+    step(&mut m, 2, Input::Message(NodeId(3), Message::Join));
+    assert_eq!(step(&mut m, 3, Input::Message(NodeId(3), Message::Fail(NodeId(2)))), []);
+    assert_eq!(step(&mut m, 4, Input::Message(NodeId(2), Message::Joined)), [], "nobody waits");
+    assert_eq!(step(&mut m, 5, Input::Lost(NodeId(3))), [], "it is not blamed");
+}
+
+#[test]
 fn words_out_of_turn_change_nothing() {
     let violates = |effects: &[Effect]| matches!(effects, [Effect::Violation(..)]);
     let mut m = Membership::new(NodeId(0), 4, 1000).elastic(2, NodeId(0));
