@@ -21,6 +21,7 @@ pub mod synchronisation;
 pub mod waits;
 
 /// Types that can be elements of named memory implement [`bytemuck::Pod`], which can be derived.
+#[doc(no_inline)]
 pub use bytemuck;
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
