@@ -16,6 +16,9 @@ pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
     let folder = folder(workspace);
     let mut configure = workspace.command("cmake");
     configure.arg("-S").arg(workspace.root.join("compiler")).arg("-B").arg(&folder);
+    if remembers_lost_compiler(&std::fs::read_to_string(folder.join("CMakeCache.txt")).unwrap_or_default()) {
+        configure.arg("--fresh");
+    }
     step::step("build the compiler pass", || {
         quietly(&mut configure)?;
         quietly(workspace.command("cmake").arg("--build").arg(&folder).args(["--parallel", "2"]))
@@ -51,6 +54,14 @@ pub(crate) fn install(workspace: &Workspace, prefix: &Path) -> Result<()> {
     quietly(workspace.command("cmake").arg("--install").arg(folder(workspace)).arg("--prefix").arg(prefix))
 }
 
+/// Whether the cache of CMake names a compiler that is not there any more. A document is carried out with the programs of
+/// a folder of its own, which is removed at its end.
+fn remembers_lost_compiler(cache: &str) -> bool {
+    let compilers =
+        cache.lines().filter(|line| line.starts_with("CMAKE_C_COMPILER:") || line.starts_with("CMAKE_CXX_COMPILER:"));
+    compilers.filter_map(|line| line.split_once('=')).any(|(_, path)| !Path::new(path).exists())
+}
+
 fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("compiler")
 }
@@ -63,4 +74,16 @@ fn quietly(command: &mut std::process::Command) -> Result<()> {
         bail!("`{}` ended with {}\n{}", step::shown(command), output.status, told.join(""));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_that_is_gone_is_noticed() {
+        let cache = |path: &str| format!("CMAKE_AR:FILEPATH=/nowhere/ar\nCMAKE_C_COMPILER:FILEPATH={path}\n");
+        assert!(remembers_lost_compiler(&cache("/nowhere/cc")));
+        assert!(!remembers_lost_compiler(&cache("/")) && !remembers_lost_compiler(""));
+    }
 }
