@@ -20,9 +20,6 @@ pub mod secret;
 pub mod synchronisation;
 pub mod waits;
 
-/// Types that can be elements of named memory implement [`bytemuck::Pod`], which can be derived.
-#[doc(no_inline)]
-pub use bytemuck;
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
 pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};

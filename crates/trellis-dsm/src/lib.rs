@@ -14,6 +14,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// Types that can be elements of named memory implement [`bytemuck::Pod`], which can be derived.
+#[doc(no_inline)]
+pub use bytemuck;
 #[doc(inline)]
 pub use trellis_cluster::*;
 pub use trellis_output::lines::complain;
