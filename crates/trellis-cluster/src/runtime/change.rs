@@ -243,6 +243,8 @@ impl Node {
             match gathering.next(&shard.node) {
                 GatherStep::Request(away) => {
                     drop(shard);
+                    // The fetch takes a slot of its own, and threads that wait for frozen pages may have all others.
+                    drop(ticket);
                     let fetched = self.fetch(away.first().0..away.end(), true, Why::Gathered);
                     fetched.map_err(|error| match error {
                         WaitError::TooLong { what, seconds, whom } => {
