@@ -342,13 +342,18 @@ impl Membership {
         matches!(self.peers[usize::from(peer.0)], Peer::Departing | Peer::Gone)
     }
 
+    /// Whether the other founders stay until this node is gone: it waits for late nodes, or lets others in.
+    fn gathers(&self) -> bool {
+        self.gathering.is_some_and(|all| all.manager == self.me)
+    }
+
     fn is_missing(&self, peer: NodeId) -> bool {
         let state = self.peers[usize::from(peer.0)];
         if self.is_joined_node(self.me) {
             // For a node that leaves, a peer that said farewell is gone; the others stay as long as this node is present.
             return matches!(state, Peer::Present | Peer::Leaving);
         }
-        let gathers = self.gathering.is_some_and(|all| all.manager == self.me);
+        let gathers = self.gathers();
         let is_founder = !self.is_joined_node(peer);
         match state {
             Peer::Present => true,
@@ -589,8 +594,8 @@ impl Membership {
         match before {
             Peer::Present => effects.push(Effect::Died(peer)),
             // Its program is done, but it serves until the programs of all nodes are: this node's is not. It also serves
-            // longer than any joined node, and than the coordinator, which goes before the other founders.
-            Peer::Leaving if !self.leaving || self.coordinates() || self.is_joined_node(self.me) => {
+            // longer than any joined node, and than a manager that gathers, which goes before the others.
+            Peer::Leaving if !self.leaving || self.gathers() || self.is_joined_node(self.me) => {
                 effects.push(Effect::Died(peer));
             }
             // No other node can let this node in.

@@ -50,6 +50,8 @@ fn a_manager_that_gathers_expects_late_nodes_until_the_deadline() {
     step(&mut m, 1, Input::Message(NodeId(1), Message::Leave));
     assert_eq!(step(&mut m, 2, Input::Leave), [Effect::Send(NodeId(1), Message::Leave)]);
     assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(2)]);
+    let dies = step(&mut m.clone(), 3, Input::Lost(NodeId(1)));
+    assert_eq!(dies, [Effect::Died(NodeId(1))], "node 2 may need what it has");
     let mut in_time = m.clone();
     let reported = step(&mut in_time, 499, Input::Connected(NodeId(2)));
     assert_eq!(reported, [Effect::Send(NodeId(2), Message::Leave)]);
