@@ -409,7 +409,7 @@ typedef struct trellis_counters {
     uint64_t messages_out;
     uint64_t invalidations;
     uint64_t lock_acquires;
-    uint64_t lock_acquires_local;   /* of those, without a message */
+    uint64_t lock_acquires_local;   /* of those, at once and without a message */
     uint64_t barriers;
     uint64_t atomics;
     uint64_t fault_wait_ns;

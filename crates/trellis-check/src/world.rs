@@ -39,7 +39,7 @@ pub(crate) trait World: Clone {
         Vec::new()
     }
 
-    /// Passes every piece, always in the same order. What is not passed is the same in all worlds of a model.
+    /// Passes every piece, always in the same order. Everything else is the same in all worlds of a model.
     fn pass(&mut self, tables: &mut Self::Tables, pass: &mut Pass);
 }
 

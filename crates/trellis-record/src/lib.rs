@@ -95,7 +95,7 @@ counters! {
     invalidations,
     /// Locks taken.
     lock_acquires,
-    /// Locks taken again by their last holder, without a message.
+    /// Locks taken again by their last holder, at once and without a message.
     lock_acquires_local,
     /// Barriers passed.
     barriers,

@@ -16,8 +16,9 @@ pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
     let folder = folder(workspace);
     let mut configure = workspace.command("cmake");
     configure.arg("-S").arg(workspace.root.join("compiler")).arg("-B").arg(&folder);
-    if remembers_lost_compiler(&std::fs::read_to_string(folder.join("CMakeCache.txt")).unwrap_or_default()) {
-        configure.arg("--fresh");
+    let cache = folder.join("CMakeCache.txt");
+    if remembers_lost_compiler(&std::fs::read_to_string(&cache).unwrap_or_default()) {
+        std::fs::remove_file(&cache).with_context(|| format!("cannot remove {}", cache.display()))?;
     }
     step::step("build the compiler pass", || {
         quietly(&mut configure)?;

@@ -144,7 +144,7 @@ pub(super) struct ComeAndGo {
     /// Number of processes that join.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=3))]
     joiners: u16,
-    /// A process may be killed at any moment.
+    /// One process may be killed, at any moment.
     #[arg(long)]
     kills: bool,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! Founders meet in any order. Processes get numbers from the coordinator, connect to every node that is there, join, and
 //! leave when they like; so do the founders' programs. Messages of a pair keep their order, and otherwise anything may
-//! happen next. A process may be killed at any moment. The model checks:
+//! happen next. One process may be killed, at any moment. The model checks:
 //!
 //! 1. *Every node is known.* When a node has joined, every node that is present knows it, it knows every one of them, and
 //!    it was told of every other number that it is absent.
@@ -39,7 +39,7 @@ pub struct MemberInstance {
     pub founders: u16,
     /// Number of processes that join.
     pub joiners: u16,
-    /// A process may be killed.
+    /// One process may be killed.
     pub kills: bool,
     /// The rule that this instance breaks on purpose.
     pub fault: MemberFault,
@@ -146,7 +146,7 @@ impl world::World for World {
             actions.push(Action::Join);
         }
         actions.extend(self.all().filter(|&node| self.may_leave(node)).map(Action::Leave));
-        if coordinator.takes_over {
+        if coordinator.takes_over && coordinator.life == Life::Runs {
             actions.push(Action::TookOver);
         }
         let is_alone = |&index: &u16| {
@@ -233,8 +233,10 @@ impl world::World for World {
     }
 
     fn check_last(self) -> Result<(), String> {
-        let is_killed = self.all().any(|node| self.is_killed(node));
-        let may_wait = |node| is_killed && !self.has_begun(node);
+        // A founder, or a process that was let in: others may have to meet it.
+        let is_met = |node: u16| self.is_founder(node) || self.node(COORDINATOR).of[usize::from(node)].came;
+        let is_missed = self.all().any(|node| self.is_killed(node) && is_met(node));
+        let may_wait = |node| is_missed && !self.has_begun(node);
         match self.all().find(|&node| self.node(node).life == Life::Runs && !may_wait(node)) {
             Some(node) => Err(format!("node {node} waits for ever")),
             None => Ok(()),

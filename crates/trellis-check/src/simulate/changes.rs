@@ -1,8 +1,8 @@
 //! Changes of the protocol of pages by all nodes together, while other threads use the pages.
 //!
 //! One thread of each founder makes the calls. The real [`Change`] decides, with the real barriers and words; the shard
-//! decides about the pages ([`Gathering`]). A thread may lose patience in a barrier, a node
-//! may object, and one may be given another change than the others.
+//! decides about the pages ([`Gathering`]). A thread may wait too long in a barrier, a node may object, and one may be
+//! given another change than the others.
 //!
 //! What must hold: either every node changes or none does. None does if one objects or was given another change. No
 //! request is under way when a node changes. It must never let a node change its pages by itself.
@@ -14,11 +14,11 @@ use super::node_faults::NodeFault;
 use super::world::World;
 use crate::model::Stepping;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::{Coherence, Protocol};
 use trellis_cluster_protocol::node::change::{self, Change, Ending, Order};
 use trellis_cluster_protocol::node::{self, GatherStep, Gathering};
 use trellis_cluster_protocol::sync::{self, Contribution};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageRange};
 
 /// The first number of barriers and words of changes.
 const FIRST_NUMBER: u64 = 1 << 32;
@@ -44,6 +44,8 @@ pub(super) struct Changing {
     /// This node objects, or was given another change than the others.
     is_refused: bool,
     gathering: Gathering,
+    /// The pages for which the last step of gathering waits.
+    awaited: Option<PageRange>,
 }
 
 impl<S: Start> World<'_, S> {
@@ -70,6 +72,7 @@ impl<S: Start> World<'_, S> {
             barrier: (0, true),
             is_refused: differs,
             gathering: Gathering::new(pages),
+            awaited: None,
         };
         self.nodes[usize::from(node)].changing = Some(changing);
         self.follow(node, order)
@@ -219,15 +222,24 @@ impl<S: Start> World<'_, S> {
 
     /// Gets the pages of which this node is the home, one step after the other.
     fn gather(&mut self, node: u16) -> Result<(), String> {
-        let Changing { pages, mut gathering, .. } = *self.changing(node);
+        let Changing { pages, mut gathering, awaited, .. } = *self.changing(node);
         if self.geometry(node).home_of(pages.first()) != NodeId(node) || self.start.fault() == NodeFault::ChangesAway {
             return self.proceed(node, change::Input::Done);
         }
-        if self.nodes[usize::from(node)].pages.unsettled(pages).is_some() {
+        let shard = &self.nodes[usize::from(node)].pages;
+        // As in the runtime, a thread goes on when a page may be stored to, though something about it is under way.
+        let is_awaited = |page| shard.protocol.is_pending(page) && shard.protocol.access(page) < Access::Write;
+        if awaited.is_some_and(|awaited| awaited.pages().any(is_awaited)) {
             return self.look_again(node);
         }
-        let step = gathering.next(&self.nodes[usize::from(node)].pages);
-        self.changing(node).gathering = gathering;
+        let step = gathering.next(shard);
+        let awaited = match step {
+            GatherStep::Request(wanted) => Some(wanted),
+            GatherStep::Await(page, _) => Some(PageRange::one(page)),
+            GatherStep::Done => None,
+        };
+        let changing = self.changing(node);
+        (changing.gathering, changing.awaited) = (gathering, awaited);
         match step {
             GatherStep::Done => return self.proceed(node, change::Input::Done),
             GatherStep::Request(wanted) => self.step(node, node::gathering(wanted))?,

@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) fn status(arguments: &StatusArguments) -> Ending {
     let switch = arguments.which.open()?;
     let ports = ports(&switch)?;
-    let runs = runs(&switch)?;
+    let runs = page_routes(&switch)?;
     let about = switch.description();
     let cluster = switch.cluster().everything();
     if arguments.json {
@@ -105,7 +105,7 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
 }
 
 /// The page routes of every connected home.
-fn runs(switch: &Remote) -> Result<Vec<(PageRun, u16)>, Failure> {
+fn page_routes(switch: &Remote) -> Result<Vec<(PageRun, u16)>, Failure> {
     let homes = switch.description().ports.iter().filter(|port| port.is_memory);
     let runs = homes.map(|port| switch.page_routes(port.host)).collect::<Result<Vec<_>, _>>();
     Ok(runs.map_err(|error| failure(&error))?.concat())

@@ -16,7 +16,8 @@ pub enum CallStep {
     /// ([`Sync::allows`](super::Sync::allows)).
     Enter,
     /// Wait until the call is woken: [`CallOutcome::Granted`]. If its time is over, give [`Input::abandoned_by`] to
-    /// [`Sync`](super::Sync), which wakes it or refuses it: [`CallOutcome::NotGranted`].
+    /// [`Sync`](super::Sync), which wakes the call after all, or refuses it: [`CallOutcome::NotGranted`], or
+    /// [`CallOutcome::Failed`] if the program must hear of that as an error.
     Await,
     /// Apply what was released to this node: [`CallOutcome::Done`].
     Refresh,
@@ -27,7 +28,7 @@ pub enum CallStep {
 /// The outcome of a step, or of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallOutcome {
-    /// The step is done, or the call, which has no answer.
+    /// The step is done. Of a call: it is done, and has no answer.
     Done,
     /// The answer.
     Granted(u64),
@@ -71,7 +72,8 @@ impl Call {
             (CallStep::Enter, CallOutcome::Done | CallOutcome::NotHeld) => CallStep::End(outcome),
             (CallStep::Await, CallOutcome::Granted(answer)) => {
                 self.answer = answer;
-                if self.input.acquires() { CallStep::Refresh } else { CallStep::End(outcome) }
+                let has_failed = matches!(self.input, Input::TryAcquire(..)) && answer == 0;
+                if self.input.acquires() && !has_failed { CallStep::Refresh } else { CallStep::End(outcome) }
             }
             (CallStep::Await, CallOutcome::NotGranted) => CallStep::End(outcome),
             (CallStep::Refresh, CallOutcome::Done) => CallStep::End(CallOutcome::Granted(self.answer)),
@@ -84,7 +86,7 @@ impl Call {
 
 impl Input {
     /// Whether the call waits for an answer.
-    pub fn is_answered(&self) -> bool {
+    fn is_answered(&self) -> bool {
         match self {
             Input::Acquire(..) | Input::TryAcquire(..) | Input::Arrive(..) | Input::Operate(..) => true,
             Input::Demand(_, demand, _) => !demand.is_silent(),
@@ -168,6 +170,45 @@ mod tests {
         assert_eq!(call.go_on(CallOutcome::NotHeld), CallStep::End(CallOutcome::NotHeld));
         let (mut call, _) = Call::begin(Input::Acquire(3, 1));
         call.go_on(CallOutcome::Done);
-        assert_eq!(call.go_on(CallOutcome::NotGranted), CallStep::End(CallOutcome::NotGranted));
+        let mut late = call;
+        assert_eq!(late.go_on(CallOutcome::NotGranted), CallStep::End(CallOutcome::NotGranted));
+        assert_eq!(call.go_on(CallOutcome::Failed), CallStep::End(CallOutcome::Failed));
+    }
+
+    #[test]
+    fn an_attempt_that_fails_applies_nothing() {
+        for (answer, next) in [(1, CallStep::Refresh), (0, CallStep::End(CallOutcome::Granted(0)))] {
+            let (mut call, _) = Call::begin(Input::TryAcquire(3, 1));
+            call.go_on(CallOutcome::Done);
+            assert_eq!(call.go_on(CallOutcome::Granted(answer)), next);
+        }
+    }
+
+    #[test]
+    fn what_a_call_takes_another_one_gives_back() {
+        use Demand::{Once, ReadWriteLock};
+        let end = |demand| Input::Demand(3, demand, 0);
+        let pairs = [
+            (Input::Acquire(3, 1), Input::Release(3)),
+            (Input::TryAcquire(3, 1), Input::Release(3)),
+            (end(ReadWriteLock(ReadWriteDemand::Read)), end(ReadWriteLock(ReadWriteDemand::EndRead))),
+            (end(ReadWriteLock(ReadWriteDemand::TryWrite)), end(ReadWriteLock(ReadWriteDemand::EndWrite))),
+            (end(Once(OnceDemand::Begin)), end(Once(OnceDemand::Failed))),
+        ];
+        for (takes, gives_back) in pairs {
+            assert_eq!(takes.takes(1), gives_back.gives_back(), "{takes:?}");
+            assert_eq!((takes.gives_back(), gives_back.takes(1)), (None, None), "{takes:?}");
+        }
+        assert_eq!(Input::TryAcquire(3, 1).takes(0), None);
+        assert_eq!(end(Once(OnceDemand::Begin)).takes(0), None, "another node has done it");
+    }
+
+    #[test]
+    fn every_call_but_one_on_a_word_can_be_abandoned() {
+        assert_eq!(Input::Acquire(3, 1).abandoned_by(), Some(Input::Abandon(3, 1)));
+        assert_eq!(Input::Arrive(3, Contribution::Nothing, 1).abandoned_by(), Some(Input::AbandonBarrier(3, 1)));
+        let begin = Input::Demand(3, Demand::Once(OnceDemand::Begin), 1);
+        assert_eq!(begin.abandoned_by(), Some(Input::AbandonDemand(1)));
+        assert_eq!(Input::Operate(3, Operation::Load, 1).abandoned_by(), None);
     }
 }

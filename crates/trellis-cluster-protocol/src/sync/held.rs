@@ -36,7 +36,7 @@ impl Holding {
 
 impl Demand {
     /// The right that the caller holds after the demand was answered with 1.
-    pub fn holding(&self) -> Option<Holding> {
+    pub(super) fn holding(&self) -> Option<Holding> {
         match self {
             Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => Some(Holding::Read),
             Demand::ReadWriteLock(ReadWriteDemand::Write | ReadWriteDemand::TryWrite) => Some(Holding::Write),
@@ -52,7 +52,7 @@ impl Demand {
     }
 
     /// The right that the caller gives back with the demand.
-    pub fn gives_back(&self) -> Option<Holding> {
+    pub(super) fn gives_back(&self) -> Option<Holding> {
         match self {
             Demand::ReadWriteLock(ReadWriteDemand::EndRead) => Some(Holding::Read),
             Demand::ReadWriteLock(ReadWriteDemand::EndWrite) => Some(Holding::Write),

@@ -252,7 +252,7 @@ pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
 
 /// The error that there is no room for another page range.
 pub(crate) fn no_room_for_run(switch: &'static str) -> SwitchError {
-    SwitchError::Full { switch, table: "runs of pages", limit: RUNS_MAX, hint: "drop some" }
+    SwitchError::Full { switch, table: "page routes", limit: RUNS_MAX, hint: "drop some" }
 }
 
 /// The pages with the most requests, most first; among equals, the lowest page first. `counted`: pages with the requests

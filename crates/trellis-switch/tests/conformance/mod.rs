@@ -107,7 +107,7 @@ pub(crate) fn fills_with_runs(name: &str) {
     let full = (0..=RUNS_MAX).find_map(|number| Some(number).zip(context.switch().set_run(run(number), s3).err()));
     let (number, error) = full.unwrap();
     assert_eq!((number, error.is_full()), (RUNS_MAX, true));
-    assert!(error.to_string().contains("the table of runs of pages has 65536 entries"), "{error}");
+    assert!(error.to_string().contains("the table of page routes has 65536 entries"), "{error}");
     assert_eq!(context.switch().page_routes(home).unwrap().len(), RUNS_MAX as usize / 2);
     context.goes("c1", context.pointer("s1", READ, 8), "s3");
     context.goes("c1", context.pointer("s1", READ, 2 * u64::from(RUNS_MAX)), "s1");

@@ -162,7 +162,7 @@ impl Node {
                     let sent = self.enter_call(&input);
                     // A lock that is taken again and again costs no look at the clock.
                     is_local = sent == Some(false) && ticket.is_none_or(Ticket::is_done);
-                    started = if is_local { 0 } else { self.now() };
+                    started = if is_local || ticket.is_none() { 0 } else { self.now() };
                     Ok(sent.map_or(CallOutcome::NotHeld, |_| CallOutcome::Done))
                 }
                 CallStep::Await => {
@@ -197,7 +197,8 @@ impl Node {
         }
     }
 
-    /// Refuses a call before anything is published for it, if what it gives back is not held.
+    /// Refuses a call before anything is published for it, if what it gives back is not held. Looks whether another node
+    /// wants the lock that it gives back.
     fn before_giving_back(&self, input: &Input) -> Result<(), WaitError> {
         let (is_held, is_awaited) = {
             let state = &lock(&self.synchronisation).0;
@@ -232,8 +233,8 @@ impl Node {
         Some(self.carry_out_sync(&mut guard))
     }
 
-    /// Waits for the answer of a call, and abandons the call when its time is over. If that is an error, it finds out
-    /// before who is in its way.
+    /// Waits for the answer of a call, and abandons the call when its time is over. If that is an error, this first finds
+    /// out for whom the call waits.
     fn wait_for_answer(
         &self,
         ticket: &Ticket<'_>,
@@ -263,7 +264,7 @@ impl Node {
         }
     }
 
-    /// Who is in the way of a call.
+    /// A text that names the nodes for which a call waits.
     fn whom_for(&self, input: &Input, wait: Wait) -> String {
         match *input {
             Input::TryAcquire(id, _) | Input::Operate(id, ..) => self.whose_home(id),
@@ -347,7 +348,8 @@ impl Node {
         let mut guard = lock(&self.synchronisation);
         let mut piggybacked_to = None;
         // Pages are sent while the state is not locked, so a node may request the lock meanwhile, or a thread may take
-        // it. Then these pages are what a message is that was overtaken: the checker lets any message be.
+        // it. These pages then arrive like a message that was overtaken, which the protocols allow; the explorer
+        // delivers messages in any order.
         while self.consistency.is_used()
             && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != piggybacked_to)
         {

@@ -45,11 +45,11 @@ impl Nft {
     /// Creates the table for the interfaces in the calling thread's network namespace.
     pub(super) fn open(wiring: &Wiring) -> Result<Nft, SwitchError> {
         let tables = Tables::make(wiring)?;
-        let reported = tables.descriptor()?;
+        let reports = tables.descriptor()?;
         let tables = Arc::new(Mutex::new(tables));
         let shared = Arc::clone(&tables);
         let worker = Worker::start(move |ringing| {
-            while sys::wait_readable(&[ringing.as_fd(), reported.as_fd()], None).first() != Some(&0) {
+            while sys::wait_readable(&[ringing.as_fd(), reports.as_fd()], None).first() != Some(&0) {
                 locked(&shared).hear();
                 // Answers that arrive meanwhile are handled together: waking the thread for each would cost packets more
                 // than all the rules.

@@ -627,9 +627,9 @@ mod tests {
 
     #[test]
     fn rules_are_there_only_when_they_are_needed() {
-        let count = |reported: &Shape| {
+        let count = |wanted: &Shape| {
             let mut changes = Changes::new(TABLE);
-            shape(&mut changes, reported);
+            shape(&mut changes, wanted);
             changes.len()
         };
         let plain = count(&Shape::default());

@@ -79,8 +79,8 @@ impl Tables {
     pub(super) fn make(wiring: &Wiring) -> Result<Tables, SwitchError> {
         let failed = |error: io::Error| failed("open a conversation with the kernel's packet filter", &error);
         let mut kernel = Conversation::open().map_err(failed)?;
-        let reported = [ruleset::REPORT_ANSWERS, ruleset::REPORT_GRANTS, ruleset::REPORT_COMMITS];
-        let subscription = Subscription::open(&reported, ruleset::REPORTED_BYTES).map_err(failed)?;
+        let groups = [ruleset::REPORT_ANSWERS, ruleset::REPORT_GRANTS, ruleset::REPORT_COMMITS];
+        let subscription = Subscription::open(&groups, ruleset::REPORTED_BYTES).map_err(failed)?;
         let mut plugs = BTreeMap::new();
         let mut changes = Changes::new(ruleset::TABLE);
         changes.message(kind::NEW_TABLE, FLAG_CREATE, |message| message.number(2, TABLE_OWNED));
