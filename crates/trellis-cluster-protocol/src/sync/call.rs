@@ -12,8 +12,8 @@ use super::held::Holding;
 pub enum CallStep {
     /// Publish what this node stored: [`CallOutcome::Done`].
     Publish,
-    /// Give the input to [`Sync`](super::Sync): [`CallOutcome::Done`], or [`CallOutcome::NotHeld`] if it does not allow it
-    /// ([`Sync::allows`](super::Sync::allows)).
+    /// Give the input to [`Sync`](super::Sync): [`CallOutcome::Done`], or [`CallOutcome::Failed`] if it does not allow it
+    /// ([`Sync::allows`](super::Sync::allows)), or if the thread would wait for itself ([`Held`](super::Held)).
     Enter,
     /// Wait until the call is woken: [`CallOutcome::Granted`]. If its time is over, give [`Input::abandoned_by`] to
     /// [`Sync`](super::Sync), which wakes the call after all, or refuses it: [`CallOutcome::NotGranted`], or
@@ -34,8 +34,6 @@ pub enum CallOutcome {
     Granted(u64),
     /// No answer came in time.
     NotGranted,
-    /// The call gives back what this node does not hold.
-    NotHeld,
     /// The step failed.
     Failed,
 }
@@ -69,7 +67,7 @@ impl Call {
         self.step = match (self.step, outcome) {
             (CallStep::Publish, CallOutcome::Done) => CallStep::Enter,
             (CallStep::Enter, CallOutcome::Done) if self.input.is_answered() => CallStep::Await,
-            (CallStep::Enter, CallOutcome::Done | CallOutcome::NotHeld) => CallStep::End(outcome),
+            (CallStep::Enter, CallOutcome::Done) => CallStep::End(outcome),
             (CallStep::Await, CallOutcome::Granted(answer)) => {
                 self.answer = answer;
                 let has_failed = matches!(self.input, Input::TryAcquire(..)) && answer == 0;
@@ -77,7 +75,7 @@ impl Call {
             }
             (CallStep::Await, CallOutcome::NotGranted) => CallStep::End(outcome),
             (CallStep::Refresh, CallOutcome::Done) => CallStep::End(CallOutcome::Granted(self.answer)),
-            (CallStep::Publish | CallStep::Await, CallOutcome::Failed) => CallStep::End(outcome),
+            (CallStep::Publish | CallStep::Enter | CallStep::Await, CallOutcome::Failed) => CallStep::End(outcome),
             (step, outcome) => panic!("{outcome:?} is no outcome of {step:?}"),
         };
         self.step
@@ -109,6 +107,15 @@ impl Input {
         match self {
             Input::Release(id) => Some((Holding::Lock, *id)),
             Input::Demand(id, demand, _) => demand.gives_back().map(|how| (how, *id)),
+            _ => None,
+        }
+    }
+
+    /// The object that the caller waits to hold, and how. `None` for a call that only tries, which is answered at once.
+    pub fn waits_to_hold(&self) -> Option<(Holding, u64)> {
+        match self {
+            Input::Acquire(id, _) => Some((Holding::Lock, *id)),
+            Input::Demand(id, demand, _) => demand.waits_to_hold().map(|how| (how, *id)),
             _ => None,
         }
     }
@@ -167,7 +174,7 @@ mod tests {
         assert_eq!(call.go_on(CallOutcome::Failed), CallStep::End(CallOutcome::Failed));
         let (mut call, _) = Call::begin(Input::Release(3));
         call.go_on(CallOutcome::Done);
-        assert_eq!(call.go_on(CallOutcome::NotHeld), CallStep::End(CallOutcome::NotHeld));
+        assert_eq!(call.go_on(CallOutcome::Failed), CallStep::End(CallOutcome::Failed));
         let (mut call, _) = Call::begin(Input::Acquire(3, 1));
         call.go_on(CallOutcome::Done);
         let mut late = call;

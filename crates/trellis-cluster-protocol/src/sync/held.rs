@@ -46,7 +46,7 @@ impl Demand {
     }
 
     /// The right for which the demand waits. `None` for one that only tries, which is answered at once.
-    pub fn waits_to_hold(&self) -> Option<Holding> {
+    pub(super) fn waits_to_hold(&self) -> Option<Holding> {
         let tries = matches!(self, Demand::ReadWriteLock(ReadWriteDemand::TryRead | ReadWriteDemand::TryWrite));
         self.holding().filter(|_| !tries)
     }

@@ -136,8 +136,8 @@ impl Node {
             return Ok(());
         }
         let in_use = {
-            let state = lock(&self.synchronisation);
-            state.0.in_use().map(|subject| (subject, state.0.own_standing(subject)))
+            let sync = &lock(&self.synchronisation).sync;
+            sync.in_use().map(|subject| (subject, sync.own_standing(subject)))
         };
         if let Some((subject, standing)) = in_use {
             let kind = subject.kind;
@@ -175,7 +175,7 @@ impl Node {
                     self.member_leave();
                 }
                 LeavingStep::AwaitTurn => self.wait_until(|| self.elastic.may_hand_over.load(Ordering::Acquire)),
-                LeavingStep::AwaitSynchronisation => self.wait_until(|| lock(&self.synchronisation).0.is_clear()),
+                LeavingStep::AwaitSynchronisation => self.wait_until(|| lock(&self.synchronisation).sync.is_clear()),
                 LeavingStep::AnswerDeferred => self.answer_deferred(),
                 LeavingStep::AwaitRequests => self.wait_for_own_requests(),
                 LeavingStep::NamePages => {

@@ -38,7 +38,7 @@ use trellis_cluster_protocol::membership::{self, Membership};
 use trellis_cluster_protocol::node::PublicationLimits;
 use trellis_cluster_protocol::prefetch::Streams;
 use trellis_cluster_protocol::wire::{self, Limits};
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 use trellis_memory::{Detection, Region as MappedRegion};
 use trellis_transport::{Link, Payload, SendError};
 
@@ -110,12 +110,10 @@ pub(crate) struct Node {
     pub(crate) waits_are_normal: AtomicBool,
     pub(crate) names: Names,
     pub(crate) handles: Handles,
-    /// Locks that threads of this node hold.
-    held: Ordered<sync::Held>,
     streams: Ordered<Streams>,
     /// The maximum number of pages that one message requests.
     window_pages_max: u32,
-    synchronisation: Ordered<(sync::Sync, Vec<sync::Effect>)>,
+    synchronisation: Ordered<synchronisation::State>,
     membership: Ordered<(Membership, Vec<membership::Effect>)>,
     pub(crate) breakdown: breakdown::Breakdown,
     consistency: consistency::Consistency,
@@ -243,10 +241,9 @@ impl Node {
             waits_are_normal: AtomicBool::new(false),
             names: Names::new(),
             handles: Handles::new(),
-            held: Ordered::new(Rank::Last, sync::Held::default()),
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
-            synchronisation: Ordered::new(Rank::State, (sync::Sync::new(me, founders), Vec::with_capacity(64))),
+            synchronisation: Ordered::new(Rank::State, synchronisation::State::new(me, founders)),
             membership: Ordered::new(Rank::Membership, (membership_of(&config, silence_max), Vec::with_capacity(64))),
             consistency: consistency::Consistency::new(
                 me,

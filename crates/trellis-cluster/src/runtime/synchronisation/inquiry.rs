@@ -7,7 +7,7 @@
 use trellis_cluster_protocol::sync::{Kind, Standing, Subject};
 use trellis_cluster_protocol::{NodeId, PageIndex};
 
-use super::{Node, Wait, lock};
+use super::{Node, State, Wait, lock};
 
 /// What the nodes said, including this one, in the order of their numbers.
 struct Answers {
@@ -145,14 +145,14 @@ impl Node {
         let ticket = self.waiters.take();
         let own = {
             let mut guard = lock(&self.synchronisation);
-            let (state, effects) = &mut *guard;
-            state.inquire(subject, peers.iter().copied(), ticket.name(), effects);
-            let own = state.own_standing(subject);
+            let State { sync, effects, .. } = &mut *guard;
+            sync.inquire(subject, peers.iter().copied(), ticket.name(), effects);
+            let own = sync.own_standing(subject);
             self.carry_out_sync(&mut guard);
             own
         };
         self.wait_unseen(None, &ticket, self.now().saturating_add(Wait::Inquiry.limit_ns(&self.config)));
-        let asked = lock(&self.synchronisation).0.conclude(ticket.name());
+        let asked = lock(&self.synchronisation).sync.conclude(ticket.name());
         let mut answers = Answers { reports: vec![(self.me, own)], silent: Vec::new() };
         for (node, answer) in asked {
             match answer {

@@ -6,15 +6,14 @@
 //! its way, is abandoned, and leaves nothing locked; but if it was granted at the last moment, it succeeds. It must
 //! never wait while the state machine is locked.
 
-mod held;
 mod inquiry;
 mod objects;
 
 use std::time::Duration;
 
 use trellis_cluster_protocol::sync::{
-    ABANDONED, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Effect, Holding, Input, Message,
-    OnceDemand, Operation, Reduction, Sync,
+    ABANDONED, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Effect, Held, Holding, Input,
+    Message, OnceDemand, Operation, Reduction, Sync,
 };
 use trellis_cluster_protocol::{NodeId, wire};
 
@@ -30,6 +29,20 @@ pub(crate) use objects::Guarding;
 
 /// The first number of barriers, locks and other objects that is reserved for Trellis itself.
 pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
+
+/// What the lock of a node's objects guards.
+pub(super) struct State {
+    pub(super) sync: Sync,
+    effects: Vec<Effect>,
+    /// What each thread of the program holds.
+    held: Held,
+}
+
+impl State {
+    pub(super) fn new(me: NodeId, founders: u16) -> State {
+        State { sync: Sync::new(me, founders), effects: Vec::with_capacity(64), held: Held::default() }
+    }
+}
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +72,6 @@ impl Node {
     /// Takes the lock. Returns whether it got it within `timeout`.
     pub(crate) fn acquire_within(&self, id: u64, timeout: Timeout) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
-        self.refuse_own(Holding::Lock, id, timeout)?;
         let ticket = self.waiters.take();
         Ok(self.call(Some(&ticket), Input::Acquire(id, ticket.name()), timeout)?.is_some())
     }
@@ -158,13 +170,12 @@ impl Node {
         loop {
             let outcome = match step {
                 CallStep::Publish => self.publish().map(|()| CallOutcome::Done),
-                CallStep::Enter => {
-                    let sent = self.enter_call(&input);
+                CallStep::Enter => self.enter_call(&input, ticket, timeout).map(|is_over| {
+                    is_local = is_over;
                     // A lock that is taken again and again costs no look at the clock.
-                    is_local = sent == Some(false) && ticket.is_none_or(Ticket::is_done);
                     started = if is_local || ticket.is_none() { 0 } else { self.now() };
-                    Ok(sent.map_or(CallOutcome::NotHeld, |_| CallOutcome::Done))
-                }
+                    CallOutcome::Done
+                }),
                 CallStep::Await => {
                     let ticket = ticket.expect("a call that is answered has a ticket");
                     let answer = self.wait_for_answer(ticket, &input, wait_of(&input), timeout);
@@ -181,13 +192,12 @@ impl Node {
                     Ok(CallOutcome::Done)
                 }
                 CallStep::End(CallOutcome::Granted(answer)) => {
-                    if let Some((how, id)) = input.takes(answer) {
-                        self.note_held(how, id);
+                    if !is_local && let Some((how, id)) = input.takes(answer) {
+                        lock(&self.synchronisation).held.took(how, id, trellis_cache::this_thread());
                     }
                     return Ok(Some(answer));
                 }
                 CallStep::End(CallOutcome::Done | CallOutcome::NotGranted) => return Ok(None),
-                CallStep::End(CallOutcome::NotHeld) => return Err(self.not_held(&input)),
                 CallStep::End(CallOutcome::Failed) => return Err(failed.expect("a step failed")),
             };
             step = call.go_on(outcome.unwrap_or_else(|error| {
@@ -201,8 +211,8 @@ impl Node {
     /// wants the lock that it gives back.
     fn before_giving_back(&self, input: &Input) -> Result<(), WaitError> {
         let (is_held, is_awaited) = {
-            let state = &lock(&self.synchronisation).0;
-            (state.allows(input), state.token_goes_to(input).is_some())
+            let sync = &lock(&self.synchronisation).sync;
+            (sync.allows(input), sync.token_goes_to(input).is_some())
         };
         if !is_held {
             return Err(self.not_held(input));
@@ -215,22 +225,37 @@ impl Node {
         Ok(())
     }
 
-    /// Takes the step of a call. Returns whether it sent a message, or `None` if what it gives back is not held.
-    fn enter_call(&self, input: &Input) -> Option<bool> {
+    /// Takes the step of a call, unless what it gives back is not held, or this thread would wait for itself. Returns
+    /// whether the call is over without a message; what it took is noted then.
+    fn enter_call(&self, input: &Input, ticket: Option<&Ticket<'_>>, timeout: Timeout) -> Result<bool, WaitError> {
         if let Input::Arrive(id, ..) = input {
             self.comes_to_barrier(*id);
         }
         let mut guard = self.before_token_leaves(input);
         // Another thread of this node may have given it back while this one published.
-        if !guard.0.allows(input) {
-            return None;
+        if !guard.sync.allows(input) {
+            drop(guard);
+            return Err(self.not_held(input));
+        }
+        let thread = trellis_cache::this_thread();
+        if let Some((wanted, id)) = input.waits_to_hold().filter(|_| matches!(timeout, Timeout::Configured))
+            && let Some(how) = guard.held.in_the_way(wanted, id, thread)
+        {
+            drop(guard);
+            return Err(self.waits_for_itself(how, id));
         }
         if let Some((how, id)) = input.gives_back() {
-            self.note_given_back(how, id);
+            guard.held.gave_back(how, id, thread);
         }
-        let (state, effects) = &mut *guard;
-        state.step(*input, effects);
-        Some(self.carry_out_sync(&mut guard))
+        if self.step_locked(&mut guard, *input) {
+            return Ok(false);
+        }
+        let Some(ticket) = ticket else { return Ok(true) };
+        let is_over = ticket.is_done();
+        if is_over && let Some((how, id)) = ticket.outcome().ok().and_then(|answer| input.takes(answer)) {
+            guard.held.took(how, id, thread);
+        }
+        Ok(is_over)
     }
 
     /// Waits for the answer of a call, and abandons the call when its time is over. If that is an error, this first finds
@@ -296,6 +321,25 @@ impl Node {
         LiveCounters::add(&counters.lock_wait_ns, waited_ns);
     }
 
+    /// The error of a wait that this thread itself would prevent from ending.
+    fn waits_for_itself(&self, how: Holding, id: u64) -> WaitError {
+        let id = self.object(id);
+        WaitError::Misuse(match how {
+            Holding::Lock => {
+                format!("this thread holds lock {id} already, and would wait for itself; locks are not recursive")
+            }
+            Holding::Read => format!(
+                "this thread reads under read-write lock {id}, and would wait for itself to write; give it back before"
+            ),
+            Holding::Write => {
+                format!(
+                    "this thread writes under read-write lock {id} already, and would wait for itself; give it back before"
+                )
+            }
+            Holding::Once => format!("this thread does once {id}, and would wait for itself to have done it"),
+        })
+    }
+
     fn not_held(&self, input: &Input) -> WaitError {
         let (how, id) = input.gives_back().expect("only such a call is refused");
         let id = self.object(id);
@@ -337,21 +381,25 @@ impl Node {
     /// Takes a step. Returns whether it sent a message.
     pub(super) fn sync_step(&self, input: Input) -> bool {
         let mut guard = self.before_token_leaves(&input);
-        let (state, effects) = &mut *guard;
-        state.step(input, effects);
-        self.carry_out_sync(&mut guard)
+        self.step_locked(&mut guard, input)
+    }
+
+    fn step_locked(&self, guard: &mut Guard<'_, State>, input: Input) -> bool {
+        let State { sync, effects, .. } = &mut **guard;
+        sync.step(input, effects);
+        self.carry_out_sync(guard)
     }
 
     /// Locks the state. If `input` makes the token of a lock leave this node, the pages that go with the token have
     /// been sent.
-    fn before_token_leaves(&self, input: &Input) -> Guard<'_, (Sync, Vec<Effect>)> {
+    fn before_token_leaves(&self, input: &Input) -> Guard<'_, State> {
         let mut guard = lock(&self.synchronisation);
         let mut piggybacked_to = None;
         // Pages are sent while the state is not locked, so a node may request the lock meanwhile, or a thread may take
         // it. These pages then arrive like a message that was overtaken, which the protocols allow; the explorer
         // delivers messages in any order.
         while self.consistency.is_used()
-            && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != piggybacked_to)
+            && let Some(next) = guard.sync.token_goes_to(input).filter(|next| Some(*next) != piggybacked_to)
         {
             drop(guard);
             self.piggyback(next);
@@ -362,8 +410,8 @@ impl Node {
     }
 
     /// Carries out the effects. Returns whether it sent a message.
-    fn carry_out_sync(&self, guard: &mut Guard<'_, (Sync, Vec<Effect>)>) -> bool {
-        let (state, effects) = &mut **guard;
+    fn carry_out_sync(&self, guard: &mut Guard<'_, State>) -> bool {
+        let State { sync, effects, .. } = &mut **guard;
         let mut sent = false;
         for effect in effects.drain(..) {
             match effect {
@@ -376,7 +424,7 @@ impl Node {
                 Effect::Violation(from, what) => self.refuse_frame(from, what),
             }
         }
-        if self.is_leaving() && state.is_clear() {
+        if self.is_leaving() && sync.is_clear() {
             self.rouse_leaver();
         }
         sent
@@ -431,7 +479,7 @@ impl Node {
 
     /// Which nodes are missing at a barrier, as far as this node knows without asking.
     fn who_is_missing(&self, barrier: u64) -> String {
-        let missing = lock(&self.synchronisation).0.missing(barrier);
+        let missing = lock(&self.synchronisation).sync.missing(barrier);
         let names: Vec<String> = missing.into_iter().map(|node| self.name_of(node)).collect();
         format!("waiting for {}", names.join(", "))
     }

@@ -47,9 +47,6 @@ impl Node {
         demand: Demand,
         timeout: Timeout,
     ) -> Result<Option<u64>, WaitError> {
-        if let Some(wanted) = demand.waits_to_hold() {
-            self.refuse_own(wanted, id, timeout)?;
-        }
         let ticket = self.waiters.take();
         self.call(Some(&ticket), Input::Demand(id, demand, ticket.name()), timeout)
     }
@@ -123,7 +120,7 @@ impl Node {
     }
 
     fn refuse_unguarded(&self, guarding: Guarding) -> Result<(), WaitError> {
-        let state = &super::lock(&self.synchronisation).0;
+        let state = &super::lock(&self.synchronisation).sync;
         let (id, held) = match guarding {
             Guarding::Lock(id) => (id, state.holds(id)),
             Guarding::WriteLock(id) => (id, state.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite))),
