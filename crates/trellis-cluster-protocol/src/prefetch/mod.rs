@@ -3,7 +3,8 @@
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
 //! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of
 //! a few pages, form a *stream*, upwards or downwards, whose window grows up to the configured bound. What is requested
-//! beyond a fault is at most a quarter of what the stream has gone through, or three pages. Where the stream ends, these
+//! beyond a fault is at most a quarter of what the stream has gone through, or three pages, unless the stream was as
+//! long before. Where the stream ends, these
 //! pages were requested for nothing; often they are a neighbour's. It must never decide who may have a page: the request
 //! is a hint that the coherence protocol may ignore.
 //!
@@ -11,7 +12,8 @@
 //! windows without their first pages. The fault on such a first page costs one short round trip and shows that it
 //! is time to request one more window. (Linux' readahead marks a page for the same purpose.)
 //!
-//! A short stream that comes again is a *pass*: its pages are requested together when its first one faults.
+//! A stream that comes again is a *pass*: its pages are requested together when its first one faults, or by the window
+//! if they are many.
 
 mod passes;
 
@@ -24,6 +26,8 @@ const STREAMS: usize = 8;
 const GROWTH: u32 = 4;
 /// A stream may request one page in advance for each of so many that it has gone through.
 const SURPLUS: u32 = 4;
+/// The same for one that goes on beyond the place where it ended before.
+const SURPLUS_BEYOND: u32 = 8;
 /// The window of a stream after two faults: nothing beyond the second page is requested.
 const PROBATION: u32 = 2;
 /// The largest distance of three loads in a row that form a stream. An example is a column of a matrix whose rows fill a
@@ -64,6 +68,8 @@ pub struct Streams {
 struct Stream {
     /// The page of its first fault.
     origin: u32,
+    /// The end of the pass that this stream repeats. 0 if it repeats none.
+    known_end: u32,
     /// The pages that the program works on, `first..end`.
     first: u32,
     end: u32,
@@ -102,8 +108,13 @@ impl Streams {
         }
         let (clock, pages, window_max) = (self.clock, self.pages, self.window_pages_max);
         if let Some(wanted) = self.passes.fault(page.0, write, clock, window_max) {
-            let range = PageRange::around(page, page.0, wanted.end.min(pages));
-            return Request { range, ..Request::only(page, wanted.write) };
+            if !wanted.is_long {
+                let range = PageRange::around(page, page.0, wanted.end.min(pages));
+                return Request { range, ..Request::only(page, wanted.write) };
+            }
+            let stream = self.replace_oldest(Stream::starting_at(page.0, write, clock));
+            (stream.known_end, stream.stride, stream.write) = (wanted.end, 1, wanted.write && !write);
+            return stream.go_on(page, write, window_max, window_max, pages);
         }
         // A stream that expected this page is preferred to one that has had it: an older one would take a second pass
         // over the same pages apart.
@@ -113,16 +124,22 @@ impl Streams {
             stream.used = clock;
             let request = stream.follow(page, write, window_max, pages);
             if stream.is_run_to(page.0, write) {
-                match page.0 + 1 - stream.origin {
-                    longer if longer > window_max => self.passes.forget(stream.origin, write),
-                    _ => self.passes.learn(stream.origin..page.0 + 1, write, request.write, clock),
-                }
+                let end = if page.0 < stream.known_end { stream.known_end } else { request.range.end() };
+                let end = if stream.known_end == 0 { page.0 + 1 } else { end };
+                self.passes.learn(stream.origin..end, write, request.write, clock);
             }
             return request;
         }
-        let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
-        *oldest.expect("there are streams") = Stream::starting_at(page.0, write, clock);
+        self.replace_oldest(Stream::starting_at(page.0, write, clock));
         Request::only(page, write)
+    }
+
+    fn replace_oldest(&mut self, stream: Stream) -> &mut Stream {
+        let clock = self.clock;
+        let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
+        let oldest = oldest.expect("there are streams");
+        *oldest = stream;
+        oldest
     }
 }
 
@@ -179,29 +196,38 @@ impl Stream {
             *self = Stream::starting_at(page.0, false, self.used);
             return Request::only(page, false);
         }
-        let mut request = Request::only(page, write || self.write);
-        self.loaded = Some(page.0).filter(|_| !write);
         if let Some(passed) = passed {
+            let mut request = Request::only(page, write || self.write);
+            self.loaded = Some(page.0).filter(|_| !write);
             self.markers.rotate_left(passed + 1);
             self.markers[WINDOWS_AHEAD - 1 - passed..].fill(None);
             let reach = self.markers[0].unwrap_or(self.frontier);
             (self.first, self.end) = if self.downwards { (reach, page.0 + 1) } else { (page.0, reach) };
-        } else {
-            if self.window == 1 {
-                self.downwards = page.0 < self.first;
-                self.stride = page.0.abs_diff(self.first);
-            }
-            // Two neighbours may be chance, three form a stream.
-            self.window = match self.window {
-                1 => PROBATION,
-                PROBATION => GROWTH.min(window_max),
-                window => (window * GROWTH).min(self.surplus(page).max(GROWTH)).min(window_max),
-            };
-            request.range = self.window_from(page, pages);
-            (self.first, self.end) = (request.range.first().0, request.range.end());
-            self.frontier = if self.downwards { self.first } else { self.end };
-            self.markers = [None; WINDOWS_AHEAD];
+            self.read_ahead(&mut request, page, pages);
+            return request;
         }
+        if self.window == 1 {
+            self.downwards = page.0 < self.first;
+            self.stride = page.0.abs_diff(self.first);
+        }
+        // Two neighbours may be chance, three form a stream.
+        let window = match self.window {
+            1 => PROBATION,
+            PROBATION => GROWTH.min(window_max),
+            window => (window * GROWTH).min(self.surplus(page).max(GROWTH)).min(window_max),
+        };
+        self.go_on(page, write, window, window_max, pages)
+    }
+
+    /// Requests a window that begins with this page.
+    fn go_on(&mut self, page: PageIndex, write: bool, window: u32, window_max: u32, pages: u32) -> Request {
+        self.window = window;
+        self.loaded = Some(page.0).filter(|_| !write);
+        let range = self.window_from(page, pages);
+        let mut request = Request { range, ..Request::only(page, write || self.write) };
+        (self.first, self.end) = (range.first().0, range.end());
+        self.frontier = if self.downwards { self.first } else { self.end };
+        self.markers = [None; WINDOWS_AHEAD];
         if self.window == window_max && window_max > PROBATION {
             self.read_ahead(&mut request, page, pages);
         }
@@ -210,7 +236,11 @@ impl Stream {
 
     /// How many pages may be requested beyond this fault.
     fn surplus(&self, page: PageIndex) -> u32 {
-        page.0.abs_diff(self.origin) / SURPLUS
+        match self.known_end {
+            0 => page.0.abs_diff(self.origin) / SURPLUS,
+            end if page.0 < end => end - page.0,
+            _ => (page.0 - self.origin) / SURPLUS_BEYOND,
+        }
     }
 
     /// Handles a store to a page that was requested. A store to the page that was just loaded makes the stream request the
@@ -250,7 +280,8 @@ impl Stream {
         if self.downwards {
             PageRange::around(page, (page.0 + 1).saturating_sub(window), page.0 + 1)
         } else {
-            PageRange::around(page, page.0, page.0.saturating_add(window).min(pages))
+            let known_end = if page.0 < self.known_end { self.known_end } else { pages };
+            PageRange::around(page, page.0, page.0.saturating_add(window).min(known_end).min(pages))
         }
     }
 }

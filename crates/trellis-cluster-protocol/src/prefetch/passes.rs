@@ -3,8 +3,8 @@
 //! Promises: a run that streams have found twice is asked for as a whole when its first page faults again. Nothing is
 //! asked for beyond its last fault, apart from an eighth of a run that is still being learned. Whether a page that was
 //! asked for was also touched is not known, so a run is learned again, often at first and later every
-//! [`RELEARN_EVERY`] times, and one that has become shorter is asked for as what it is. Runs longer than a window are
-//! left to the streams. Allocates nothing.
+//! [`RELEARN_EVERY`] times, and one that has become shorter is asked for as what it is. A run longer than a window is
+//! asked for by a stream, which is told where the run ended before. Allocates nothing.
 
 use core::ops::Range;
 
@@ -45,18 +45,20 @@ struct Pass {
     used: u32,
 }
 
-/// The pages to request after a fault: from its own page to `end`.
+/// The pages that are wanted after a fault: from its own page to `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
     pub(super) end: u32,
     pub(super) write: bool,
+    /// The pages are more than one window.
+    pub(super) is_long: bool,
 }
 
 impl Passes {
     /// Notes a fault; `None` if its page is not of a known run. `now` counts the faults.
     pub(super) fn fault(&mut self, page: u32, store: bool, now: u32, window_max: u32) -> Option<Wanted> {
         let before = self.before.replace((page, store));
-        let is_known = |pass: &&mut Pass| pass.stores == store && pass.meets(page, now);
+        let is_known = |pass: &&mut Pass| pass.stores == store && pass.meets(page, now, window_max);
         if let Some(pass) = self.passes.iter_mut().find(is_known) {
             let wanted = pass.follow(page, now, window_max);
             let may_grow = pass.end - pass.first < window_max;
@@ -83,26 +85,26 @@ impl Passes {
         let same = self.passes.iter().position(|pass| pass.end > 0 && pass.first == first && pass.stores == stores);
         let idle = |pass: &Pass| if pass.end == 0 { u32::MAX } else { now.wrapping_sub(pass.used) };
         let oldest = || (0..PASSES).max_by_key(|&at| idle(&self.passes[at])).expect("there are passes");
-        let found = same.map_or(0, |at| self.passes[at].found) + u32::from(end - first == PAGES_MIN);
+        let (found, times) = same.map_or((0, 0), |at| (self.passes[at].found, self.passes[at].times));
+        let found = found + u32::from(end - first == PAGES_MIN);
         self.passes[same.unwrap_or_else(oldest)] =
-            Pass { first, end, last: end - 1, stores, write, found, times: 0, used: now };
-    }
-
-    /// Forgets the run that begins at this page: it is longer than a window.
-    pub(super) fn forget(&mut self, first: u32, stores: bool) {
-        let is_it = |pass: &&mut Pass| pass.first == first && pass.stores == stores;
-        self.passes.iter_mut().filter(is_it).for_each(|pass| *pass = Pass::default());
+            Pass { first, end, last: end - 1, stores, write, found, times, used: now };
     }
 }
 
 impl Pass {
-    fn meets(&self, page: u32, now: u32) -> bool {
-        let is_recent = now.wrapping_sub(self.used) <= RECENT;
+    fn meets(&self, page: u32, now: u32, window_max: u32) -> bool {
+        let is_recent = now.wrapping_sub(self.used) <= RECENT && !self.is_long(window_max);
         let goes_on = page == self.end || (self.first..self.end).contains(&page) && page.is_multiple_of(CHUNK_PAGES);
         self.found >= FOUND_MIN && (page == self.first || is_recent && goes_on)
     }
 
+    fn is_long(&self, window_max: u32) -> bool {
+        self.end - self.first > window_max
+    }
+
     fn follow(&mut self, page: u32, now: u32, window_max: u32) -> Option<Wanted> {
+        let is_long = self.is_long(window_max);
         if page == self.first {
             if self.end - self.first < PAGES_MIN {
                 // It was learned again and is none any more.
@@ -111,17 +113,23 @@ impl Pass {
             }
             self.times += 1;
             if self.times.is_multiple_of(RELEARN_EVERY) || self.times.is_power_of_two() && self.times > 1 {
+                if is_long {
+                    // A stream finds it once more.
+                    self.found = FOUND_MIN - 1;
+                    return None;
+                }
                 (self.end, self.write) = (page + 1, false);
             }
         } else if page == self.end {
             self.end = page + ((page - self.first) / 8).max(1);
-            if self.end - self.first > window_max {
+            if self.is_long(window_max) {
+                // A stream finds how long it is.
                 *self = Pass::default();
                 return None;
             }
         }
         (self.used, self.last) = (now, page);
-        Some(Wanted { end: self.end, write: self.stores || self.write })
+        Some(Wanted { end: self.end, write: self.stores || self.write, is_long })
     }
 }
 
@@ -188,11 +196,30 @@ mod tests {
     }
 
     #[test]
-    fn a_run_across_two_chunks_and_a_long_one_are_asked_for_in_parts() {
+    fn a_run_across_two_chunks_is_asked_for_in_parts() {
         let mut streams = Streams::new(2048, 128);
         assert_eq!(steps(&mut streams, &[(508..517, false)], 11)[10], (2, 9));
-        let found = steps(&mut streams, &[(600..1000, false)], 10);
-        assert!(found.iter().all(|(faults, pages)| *faults <= 24 && *pages <= 400 + 400 / 4 + 8), "{found:?}");
+    }
+
+    #[test]
+    fn a_long_run_is_asked_for_by_the_window_once_it_is_known() {
+        for store in [false, true] {
+            let mut streams = Streams::new(2048, 64);
+            let found = steps(&mut streams, &[(300..556, store)], 40);
+            assert!(found.iter().all(|(faults, pages)| *faults <= 24 && *pages <= 256 + 256 / 4 + 8), "{found:?}");
+            assert!(found[20].0 <= 6 && found[20].1 <= 256 + 256 / 8, "{found:?}");
+            let faults: u32 = found.iter().map(|(faults, _)| faults).sum();
+            assert!(faults <= 40 * 9, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_run_that_became_shorter_is_asked_for_as_what_it_is() {
+        let mut streams = Streams::new(2048, 64);
+        steps(&mut streams, &[(300..700, false)], 5);
+        let found = steps(&mut streams, &[(300..400, false)], 40);
+        assert!(found.iter().all(|(_, pages)| *pages <= 400), "{found:?}");
+        assert!(found[39].1 <= 100 + 100 / 4, "{found:?}");
     }
 
     #[test]
