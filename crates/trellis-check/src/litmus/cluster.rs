@@ -203,16 +203,17 @@ impl<N: Coherence + Clone> Cluster<N> {
         woken.fold(0, |set, thread| set | 1 << thread.page)
     }
 
-    /// The timers of `node` that may expire, and when they are due. The timer of a page that is held for a thread that
-    /// has not run yet may expire only if `is_late`: the time of the thread is over.
-    pub(super) fn pending(&self, node: u8, is_late: bool) -> impl Iterator<Item = (Input, Nanoseconds)> {
+    /// The timers of `node` that may expire: the place of each among its timers, and whether it is the alarm of a page.
+    /// The timer of a page that is held for a thread that has not run yet may expire only if `is_late`: the time of the
+    /// thread is over.
+    pub(super) fn pending(&self, node: u8, is_late: bool) -> impl Iterator<Item = (usize, bool)> {
         let kept = if is_late { 0 } else { self.about_to_look(node) };
         let free = self.asked_for[usize::from(node)] & !kept;
-        let may = move |&(input, _): &(Input, Nanoseconds)| match input {
-            Input::Resumed { page } => free >> page.0 & 1 != 0,
-            _ => true,
+        let of_timer = move |(place, (input, _))| match input {
+            Input::Resumed { page } => (free >> page.0 & 1 != 0).then_some((place, false)),
+            _ => Some((place, true)),
         };
-        self.nodes[usize::from(node)].timers.pending().filter(may)
+        self.nodes[usize::from(node)].timers.pending().enumerate().filter_map(of_timer)
     }
 
     /// The thread that waited for `page` has run on. Where nobody tells, the node may look at its timers by itself.
@@ -243,8 +244,10 @@ impl<N: Coherence + Clone> Cluster<N> {
         self.look_at_timers(to);
     }
 
-    /// A timer of `node` expires.
-    pub(super) fn go_off(&mut self, node: u8, input: Input, due: Nanoseconds) {
+    /// The timer of `node` at this place expires.
+    pub(super) fn go_off(&mut self, node: u8, place: usize) {
+        let pending = self.nodes[usize::from(node)].timers.pending().nth(place);
+        let (input, due) = pending.expect("the timer is pending");
         self.now = self.now.max(due);
         if let Input::Resumed { page } = input {
             self.asked_for[usize::from(node)] &= !(1 << page.0);

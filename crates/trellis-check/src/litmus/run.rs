@@ -10,10 +10,10 @@ use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program}
 use super::simulate::{Run, Series};
 use crate::intern::guarded;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Geometry, Input, Protocol};
+use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::node::Shard;
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
 /// The ways in which a run chooses the next event.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,12 @@ enum Schedule {
 enum Action {
     Deliver(usize),
     Thread(usize),
-    /// A timer of this node, due at this time, expires.
-    Due(u8, Input, Nanoseconds),
+    /// The timer of this node at this place expires.
+    Timer {
+        node: u8,
+        place: usize,
+        is_alarm: bool,
+    },
 }
 
 pub(super) struct Simulator<'a, N, F> {
@@ -277,7 +281,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     fn act(&mut self, action: Action) {
         match action {
             Action::Deliver(index) => self.cluster.deliver(index),
-            Action::Due(node, input, due) => self.cluster.go_off(node, input, due),
+            Action::Timer { node, place, .. } => self.cluster.go_off(node, place),
             Action::Thread(thread) => match self.cluster.threads[thread].activity {
                 Activity::Faulted => self.report_fault(thread),
                 Activity::Woken => {
@@ -364,19 +368,20 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     fn choose_any(&mut self) -> Option<Action> {
-        // The nodes at which the runtime's bound passes before a thread has run.
-        let mut late = 0u16;
+        // Of each node, the number of timers, and whether the runtime's bound passes before a thread has run.
+        let mut timers = [(0, false); NODES_MAX];
+        let mut total = 0;
         for node in members(self.cluster.open) {
-            if self.time_outs > 0 && self.cluster.is_about_to_look(node) && self.random.once_in(8) {
-                self.time_outs -= 1;
-                late |= 1 << node;
-            }
+            let is_late = self.time_outs > 0 && self.cluster.is_about_to_look(node) && self.random.once_in(8);
+            self.time_outs -= u8::from(is_late);
+            let count = self.cluster.pending(node, is_late).count();
+            timers[usize::from(node)] = (count, is_late);
+            total += count as u32;
         }
         let cluster = &self.cluster;
-        let of_node = |node: u8| cluster.pending(node, late >> node & 1 != 0).map(move |due| (node, due));
         let messages = cluster.messages.len() as u32;
         let threads = cluster.runnable.count_ones();
-        let total = messages + threads + members(cluster.open).flat_map(of_node).count() as u32;
+        total += messages + threads;
         if total == 0 {
             return None;
         }
@@ -388,9 +393,16 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         if at < threads {
             return { members(cluster.runnable) }.nth(at as usize).map(|thread| Action::Thread(thread.into()));
         }
-        at -= threads;
-        let (node, (input, due)) = members(cluster.open).flat_map(of_node).nth(at as usize)?;
-        Some(Action::Due(node, input, due))
+        let mut at = (at - threads) as usize;
+        let node = members(cluster.open).find(|&node| {
+            let (count, _) = timers[usize::from(node)];
+            let is_here = at < count;
+            at -= if is_here { 0 } else { count };
+            is_here
+        })?;
+        let (_, is_late) = timers[usize::from(node)];
+        let (place, is_alarm) = cluster.pending(node, is_late).nth(at)?;
+        Some(Action::Timer { node, place, is_alarm })
     }
 
     /// The event with the highest priority.
@@ -415,9 +427,9 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         }
         for node in members(self.cluster.open) {
             let priority = self.receivers[usize::from(node)];
-            for (input, due) in self.cluster.pending(node, false) {
-                let is_alarm = matches!(input, Input::Alarm { .. });
-                offer(if is_alarm { priority / 2 } else { priority }, Action::Due(node, input, due));
+            for (place, is_alarm) in self.cluster.pending(node, false) {
+                let priority = if is_alarm { priority / 2 } else { priority };
+                offer(priority, Action::Timer { node, place, is_alarm });
             }
         }
         let (_, action) = best?;
@@ -433,8 +445,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         match action {
             Action::Deliver(index) => self.cluster.messages[index].priority = self.lowest,
             Action::Thread(index) => self.cluster.threads[index].priority = self.lowest,
-            Action::Due(node, Input::Resumed { .. }, _) => self.receivers[usize::from(node)] = self.lowest,
-            Action::Due(..) => {}
+            Action::Timer { node, is_alarm: false, .. } => self.receivers[usize::from(node)] = self.lowest,
+            Action::Timer { .. } => {}
         }
     }
 }

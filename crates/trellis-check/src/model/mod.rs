@@ -156,18 +156,22 @@ pub(crate) trait Stepping: Cluster {
 
     /// The shard of `page` takes one fact, and then what departed nodes would answer.
     fn step_shard(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
-        let mut next = Some(input);
-        while let Some(input) = next {
-            self.note_input(node, input);
-            let (now, mut effects) = (self.now(), std::mem::take(self.effects()));
-            self.shard(node, page).protocol.step(now, input, &mut effects);
-            let done = self.carry_out_all(node, page, &effects);
-            effects.clear();
-            *self.effects() = effects;
-            done?;
-            next = self.shard(node, page).next_answer();
+        self.step_shard_once(node, page, input)?;
+        while let Some(answer) = self.shard(node, page).next_answer() {
+            self.step_shard_once(node, page, answer)?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn step_shard_once(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
+        self.note_input(node, input);
+        let (now, mut effects) = (self.now(), std::mem::take(self.effects()));
+        self.shard(node, page).protocol.step(now, input, &mut effects);
+        let done = self.carry_out_all(node, page, &effects);
+        effects.clear();
+        *self.effects() = effects;
+        done
     }
 
     /// Carries out all effects of a step. The views must then be what the protocol takes them for.
