@@ -9,6 +9,9 @@
 //! the request is sent, because the answer may be faster than the work that comes in between, and a needless wake-up
 //! costs 10 µs.
 //!
+//! A thread that polls yields its core after two round trips, or at once where other threads ran when threads yielded of
+//! late: the kernel then has put the thread that answers on the same core.
+//!
 //! Polling is bounded by `spin_microseconds_max` since the last frame. There is none when this host runs more nodes
 //! than it has cores, or while other threads want the cores: a thread that polls would then keep the thread that
 //! answers from running.
@@ -43,6 +46,10 @@ use crate::waits::Wait;
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// An answer that has not come after two round trips may come from a thread that has no core.
 const YIELD_AFTER_NS: u64 = 20_000;
+/// A yield that took this long gave the core to another thread, perhaps to one that answers. Waiting threads then yield
+/// at once, until so many yields in a row gave the core to nobody.
+const SHARED_NS_MIN: u64 = 2_000;
+const YIELDS_ALONE: u32 = 16;
 /// A yield that took this long was another thread's whole turn on the core: what threads of this cluster do for each
 /// other takes a tenth of this time.
 const TURN_NS_MIN: u64 = 200_000;
@@ -105,6 +112,7 @@ pub(crate) struct Progress {
     look_ns: AtomicU64,
     spin_ns: u64,
     contention: Contention,
+    sharing: Sharing,
 }
 
 /// Whether other threads want the cores on which waiting threads poll. Polling then takes a core from a thread that
@@ -136,6 +144,30 @@ impl Contention {
     }
 }
 
+/// Whether waiting threads share their core with threads that run for a short time. The kernel places nodes that wake each
+/// other on one core while a neighbour computes on the other one. The answer then comes only when the waiting thread
+/// yields.
+#[derive(Default)]
+struct Sharing {
+    /// How many more yields may give the core to nobody before the threads are taken to be alone.
+    left: AtomicU32,
+}
+
+impl Sharing {
+    /// A yield took this long.
+    fn note(&self, took_ns: u64) {
+        let left = self.left.load(Ordering::Relaxed);
+        let next = if took_ns >= SHARED_NS_MIN { YIELDS_ALONE } else { left.saturating_sub(1) };
+        if next != left {
+            self.left.store(next, Ordering::Relaxed);
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+}
+
 impl Progress {
     pub(super) fn new(config: &Config, link: RawFd, faults: Option<RawFd>) -> io::Result<Progress> {
         let progress = Progress {
@@ -151,6 +183,7 @@ impl Progress {
             look_ns: AtomicU64::new(LOOK_NS_FIRST),
             spin_ns: spin_ns(config),
             contention: Contention::default(),
+            sharing: Sharing::default(),
         };
         let watch = |fd: BorrowedFd, tag| epoll::add(&progress.epoll, fd, EventData::new_u64(tag), EventFlags::IN);
         watch(progress.link(), LINK)?;
@@ -410,14 +443,15 @@ impl PollLimit {
     fn is_over(&mut self, node: &Node, deadline: u64) -> bool {
         std::hint::spin_loop();
         self.polls = self.polls.wrapping_add(1);
-        if !self.polls.is_multiple_of(POLLS_PER_LOOK) && self.nanoseconds > 0 {
+        let shares_core = node.progress.sharing.is_there();
+        if !shares_core && !self.polls.is_multiple_of(POLLS_PER_LOOK) && self.nanoseconds > 0 {
             return false;
         }
         let now = node.now();
         if now >= deadline || now - self.since >= self.nanoseconds || node.is_over() {
             return true;
         }
-        if now - self.since <= YIELD_AFTER_NS {
+        if !shares_core && now - self.since <= YIELD_AFTER_NS {
             return false;
         }
         // The thread that would answer may be waiting for this core.
@@ -426,6 +460,8 @@ impl PollLimit {
         let was_long = back - now > TURN_NS_MIN;
         if was_long {
             node.progress.contention.note(back);
+        } else {
+            node.progress.sharing.note(back - now);
         }
         was_long
     }
@@ -739,4 +775,24 @@ fn spin_ns(config: &Config) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let nodes_here = if config.is_on_loopback() { config.capacity() } else { 1 };
     if nodes_here > cores { 0 } else { config.spin_microseconds_max * 1000 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_is_shared_until_enough_yields_gave_it_to_nobody() {
+        let sharing = Sharing::default();
+        sharing.note(SHARED_NS_MIN - 1);
+        assert!(!sharing.is_there());
+        sharing.note(SHARED_NS_MIN);
+        for _ in 1..YIELDS_ALONE {
+            sharing.note(0);
+            assert!(sharing.is_there());
+        }
+        sharing.note(SHARED_NS_MIN);
+        (0..YIELDS_ALONE).for_each(|_| sharing.note(0));
+        assert!(!sharing.is_there());
+    }
 }
