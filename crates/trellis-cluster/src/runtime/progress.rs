@@ -630,6 +630,10 @@ impl Node {
         }
         // Frames that called earlier are received before this thread reports that it polls, so they do not call again.
         self.receive();
+        if self.progress.sleepers.load(Ordering::Relaxed) == 0 || self.progress.poll_ns(self.recent()) == 0 {
+            self.progress.drop_role();
+            return;
+        }
         self.link.set_polling(true);
         let mut poll_limit = PollLimit::new(self);
         loop {
