@@ -2,8 +2,9 @@
 //!
 //! A page contains `<!-- scripts NAME -->` where the table of the text scripts of a protocol crate's `tests/scripts/NAME`
 //! belongs: what each shows, which is its first comment, and a link to it. The page of the benchmarks contains
-//! `<!-- speed -->` where the table of the newest kept run of `trellis bench speed` belongs. The text between such a line and the end mark of its
-//! kind is generated. Promises: a page whose table is up to date is not touched, and [`check`] names the pages that are
+//! `<!-- speed -->` where the table of the newest kept run of `trellis bench speed` belongs, the page of the catchers
+//! `<!-- fault -->` where the parts of one fault belong, of the newest kept run of `trellis bench links`. The text between
+//! such a line and the end mark of its kind is generated. Promises: a page whose table is up to date is not touched, and [`check`] names the pages that are
 //! not. It must never change anything outside the marks.
 
 use std::fmt::Write as _;
@@ -25,6 +26,15 @@ const SPEED: &str = "<!-- speed -->";
 const SPEED_END: &str = "<!-- end of speed -->";
 /// The name of the benchmark whose rows are shown.
 const SPEED_BENCHMARK: &str = "speed";
+/// The page with the parts of a fault, and the benchmark that measures them.
+const CATCHERS: &str = "docs/concepts/catchers.md";
+const FAULT: &str = "<!-- fault -->";
+const FAULT_END: &str = "<!-- end of fault -->";
+const FAULT_BENCHMARK: &str = "links --rounds 1";
+/// Each link with the field of its round trip.
+const LINKS: [(&str, &str); 2] = [("shm", "memory_round_trip_us_p50"), ("tcp", "tcp_round_trip_us_p50")];
+/// A letter of the bar is so many microseconds.
+const LETTER_US: f64 = 0.5;
 
 /// Updates every page.
 pub(crate) fn write(root: &Path) -> Result<()> {
@@ -56,12 +66,13 @@ struct Page {
 
 fn pages(root: &Path) -> Result<Vec<Page>> {
     let mut pages = Vec::new();
-    let paths = sorted_files(&root.join(PAGES))?.into_iter().chain([root.join(FIGURES)]);
+    let paths = sorted_files(&root.join(PAGES))?.into_iter().chain([root.join(FIGURES), root.join(CATCHERS)]);
     for path in paths {
         let is = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         let should_be = with_scripts(&is, root, &SCRIPTS.map(|scripts| root.join(scripts)))
-            .and_then(|page| with_parts(&page, SPEED_END, |line| (line == SPEED).then(|| speed(root))));
+            .and_then(|page| with_parts(&page, SPEED_END, |line| (line == SPEED).then(|| speed(root))))
+            .and_then(|page| with_parts(&page, FAULT_END, |line| (line == FAULT).then(|| fault(root))));
         let should_be = should_be.with_context(|| name.clone())?;
         pages.push(Page { path, name, is, should_be });
     }
@@ -108,30 +119,93 @@ fn table_of_scripts(folder: &str, root: &Path, scripts: &[PathBuf]) -> Result<St
     Ok(made)
 }
 
-/// The table of the last kept run that has one, of those whose files were as committed, and where it was measured.
-fn speed(root: &Path) -> Result<String> {
-    let mut kept: Vec<PathBuf> = std::fs::read_dir(root.join(RUNS))
-        .and_then(|runs| runs.map(|run| Ok(run?.path())).collect())
-        .with_context(|| format!("{RUNS} cannot be read"))?;
-    // Names begin with the date.
-    kept.sort();
-    for folder in kept.iter().rev() {
-        let path = folder.join("results.json");
-        let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
-        let results: Value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
-        let is_changed = results["machine"]["changed"].as_bool().unwrap_or(false);
-        if let Some(runs) = results["raw"][SPEED_BENCHMARK].as_array().filter(|_| !is_changed) {
-            let place = folder.strip_prefix(root).unwrap_or(folder).display();
-            return table_of_speed(runs, &results["machine"], &place.to_string());
+/// The results of a kept run.
+struct Kept {
+    /// The results of each run of the benchmark.
+    runs: Vec<Value>,
+    machine: Value,
+    place: String,
+}
+
+impl Kept {
+    /// The last kept run of the benchmark whose results have `field`, of those whose files were as committed.
+    fn newest(root: &Path, benchmark: &str, field: &str) -> Result<Kept> {
+        let mut kept: Vec<PathBuf> = std::fs::read_dir(root.join(RUNS))
+            .and_then(|runs| runs.map(|run| Ok(run?.path())).collect())
+            .with_context(|| format!("{RUNS} cannot be read"))?;
+        // Names begin with the date.
+        kept.sort();
+        for folder in kept.iter().rev() {
+            let path = folder.join("results.json");
+            let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            let results: Value =
+                serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
+            let is_changed = results["machine"]["changed"].as_bool().unwrap_or(false);
+            let runs = results["raw"][benchmark].as_array().filter(|_| !is_changed);
+            if let Some(runs) = runs.filter(|runs| runs.iter().all(|run| run.get(field).is_some())) {
+                let place = folder.strip_prefix(root).unwrap_or(folder).display().to_string();
+                return Ok(Kept { runs: runs.clone(), machine: results["machine"].clone(), place });
+            }
         }
+        let name = benchmark.split(' ').next().unwrap_or_default();
+        bail!("no run in {RUNS} has `{benchmark}` with `{field}`; make one with `cargo xtask bench --only {name}`")
     }
-    bail!("no run in {RUNS} has `{SPEED_BENCHMARK}`; make one with `cargo xtask bench --only {SPEED_BENCHMARK}`")
+
+    /// The median of a field of all runs.
+    fn median(&self, field: &str) -> Result<f64> {
+        let mut values: Vec<f64> = self.runs.iter().filter_map(|run| run[field].as_f64()).collect();
+        if values.is_empty() {
+            bail!("{} has no `{field}`", self.place);
+        }
+        Ok(median(&mut values))
+    }
+
+    /// Where and when this was measured.
+    fn source(&self) -> String {
+        let fact = |name: &str| self.machine[name].as_str().unwrap_or("unknown").to_owned();
+        format!(
+            "\nMeasured on {}, {} cores, {}, {}:\n[the kept run](../../{}/README.md).\n",
+            fact("processor"),
+            self.machine["cores"],
+            fact("kernel"),
+            fact("date"),
+            self.place
+        )
+    }
+}
+
+fn speed(root: &Path) -> Result<String> {
+    table_of_speed(&Kept::newest(root, SPEED_BENCHMARK, "rows")?)
+}
+
+fn fault(root: &Path) -> Result<String> {
+    parts_of_fault(&Kept::newest(root, FAULT_BENCHMARK, "shm_rest_us")?)
+}
+
+/// A bar for each link, and the numbers.
+fn parts_of_fault(kept: &Kept) -> Result<String> {
+    let (local, downgrade) = (kept.median("local_fault_us_p50")?, kept.median("downgrade_us_p50")?);
+    let mut bars = String::new();
+    let mut table =
+        "| link | whole | local fault (F) | change at the owner (O) | round trip (T) | rest (R) |\n".to_owned();
+    table += "|---|---|---|---|---|---|\n";
+    for (link, round_trip) in LINKS {
+        let whole = kept.median(&format!("{link}_read_us_p50"))?;
+        let (trip, rest) = (kept.median(round_trip)?, kept.median(&format!("{link}_rest_us"))?);
+        let letters: String = [("F", local), ("O", downgrade), ("T", trip), ("R", rest)]
+            .map(|(letter, us)| letter.repeat((us / LETTER_US).round().max(0.0) as usize))
+            .concat();
+        let _ = writeln!(bars, "{link}  {letters}  {} µs", three_digits(whole));
+        let numbers = [whole, local, downgrade, trip, rest].map(|us| format!("{} µs", three_digits(us)));
+        let _ = writeln!(table, "| `{link}` | {} |", numbers.join(" | "));
+    }
+    Ok(format!("```text\n{bars}```\n\n{table}{}", kept.source()))
 }
 
 /// The medians of all runs in each column.
-fn table_of_speed(runs: &[Value], machine: &Value, place: &str) -> Result<String> {
+fn table_of_speed(kept: &Kept) -> Result<String> {
     let rows = |run: &Value| run["rows"].as_array().cloned().unwrap_or_default();
-    let runs: Vec<Vec<Value>> = runs.iter().map(rows).collect();
+    let runs: Vec<Vec<Value>> = kept.runs.iter().map(rows).collect();
     let first = runs.first().filter(|rows| !rows.is_empty()).context("the run has no rows")?;
     let mut made = "| two processes | no option | best options | threads or memory |\n|---|---|---|---|\n".to_owned();
     for (index, row) in first.iter().enumerate() {
@@ -143,15 +217,7 @@ fn table_of_speed(runs: &[Value], machine: &Value, place: &str) -> Result<String
         let (default, best, limit) = (cell("default"), cell("best"), cell("limit"));
         let _ = writeln!(made, "| {} ({}) | {default} | {best} | {limit} |", text("words"), text("unit"));
     }
-    let fact = |name: &str| machine[name].as_str().unwrap_or("unknown").to_owned();
-    let _ = write!(
-        made,
-        "\nMeasured on {}, {} cores, {}, {}:\n[the kept run](../../{place}/README.md).\n",
-        fact("processor"),
-        machine["cores"],
-        fact("kernel"),
-        fact("date")
-    );
+    made += &kept.source();
     Ok(made)
 }
 
@@ -196,7 +262,12 @@ fn sorted_files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn kept(runs: Vec<Value>) -> super::Kept {
+        let machine = json!({ "processor": "Fast", "cores": 2, "kernel": "Linux", "date": "2026-01-31" });
+        super::Kept { runs, machine, place: "runs/x".to_owned() }
+    }
 
     #[test]
     fn figures_have_three_digits() {
@@ -219,14 +290,32 @@ mod tests {
     #[test]
     fn a_kept_run_becomes_a_table_of_medians() {
         let run = |default: f64| json!({ "rows": [{ "words": "work", "unit": "ms", "default": default, "best": 2.0, "limit": null }] });
-        let machine = json!({ "processor": "Fast", "cores": 2, "kernel": "Linux", "date": "2026-01-31" });
-        let made = super::table_of_speed(&[run(9.0), run(3.0), run(4.0)], &machine, "runs/x").unwrap();
+        let made = super::table_of_speed(&kept(vec![run(9.0), run(3.0), run(4.0)])).unwrap();
         assert!(made.contains("\n| work (ms) | 4.00 | 2.00 | – |\n"), "{made}");
         assert!(
             made.contains("\nMeasured on Fast, 2 cores, Linux, 2026-01-31:\n[the kept run](../../runs/x/README.md).\n"),
             "{made}"
         );
-        assert!(super::table_of_speed(&[json!({})], &machine, "runs/x").is_err());
+        assert!(super::table_of_speed(&kept(vec![json!({})])).is_err());
+    }
+
+    #[test]
+    fn the_parts_of_a_fault_become_a_bar_as_long_as_they_are() {
+        let mut run = json!({ "local_fault_us_p50": 3.0, "downgrade_us_p50": 1.0 });
+        for (link, whole, round_trip, trip, rest) in
+            [("shm", 6.0, "memory_round_trip_us_p50", 0.5, 1.5), ("tcp", 14.0, "tcp_round_trip_us_p50", 8.0, 2.0)]
+        {
+            run[format!("{link}_read_us_p50")] = json!(whole);
+            run[round_trip] = json!(trip);
+            run[format!("{link}_rest_us")] = json!(rest);
+        }
+        let made = super::parts_of_fault(&kept(vec![run])).unwrap();
+        assert!(
+            made.starts_with("```text\nshm  FFFFFFOOTRRR  6.00 µs\ntcp  FFFFFFOOTTTTTTTTTTTTTTTTRRRR  14.0 µs\n"),
+            "{made}"
+        );
+        assert!(made.contains("\n| `shm` | 6.00 µs | 3.00 µs | 1.00 µs | 0.500 µs | 1.50 µs |\n"), "{made}");
+        assert!(super::parts_of_fault(&kept(vec![json!({})])).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use trellis_memory::Catcher;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::Figures;
-use crate::bench::local_fault::read_fault_us;
+use crate::bench::local_fault::{downgrade_us, read_fault_us};
 use crate::bench::node::{Found, Member, Task, WorkError, shuffled};
 use crate::bench::raw_link;
 use trellis_base::statistics::quantile;
@@ -92,6 +92,9 @@ pub(crate) fn figures(nodes: usize, samples: usize, common: &Common) -> Result<F
     figures.add("read_over_floor", value("read_us_p50") / floor, "read fault / floor");
     figures.add("write_over_floor", value("write_us_p50") / floor, "write fault / floor");
     figures.add("upgrade_over_floor", value("upgrade_us_p50") / floor, "upgrade / floor");
+    figures.add("downgrade_us_p50", value("downgrade_us_p50"), "of it: its owner's change to read access (µs, median)");
+    let rest = value("read_us_p50") - floor - value("downgrade_us_p50");
+    figures.add("rest_us", rest, "of it: copies, the protocol, threads that see a message (µs)");
     figures.add("messages_per_read", value("messages_per_read"), "messages per read fault, both ways");
     for (name, label) in [("catch", "catcher"), ("link", "link"), ("security", "security")] {
         figures.add_value(name, found[name].clone(), label);
@@ -176,6 +179,7 @@ fn toucher(task: &FaultTask, member: &mut Member) -> Found {
         _ => Catcher::Signal,
     };
     let mut local_fault = read_fault_us(local, 2000)?;
+    let mut downgrade = downgrade_us(local, 2000)?;
     let link = raw_link::round_trip_us_p50(member.connection()?, 1, 2000)?;
     let mut random = Random::new(1);
     let reads = shuffled(&mut random, 0, task.series());
@@ -197,6 +201,7 @@ fn toucher(task: &FaultTask, member: &mut Member) -> Found {
     Ok(json!({
         "link_rtt_us_p50": link,
         "local_fault_us_p50": quantile(&mut local_fault, 0.5),
+        "downgrade_us_p50": quantile(&mut downgrade, 0.5),
         "read_us_p50": quantile(&mut read, 0.5), "read_us_p99": quantile(&mut read, 0.99),
         "upgrade_us_p50": quantile(&mut upgrade, 0.5), "upgrade_us_p99": quantile(&mut upgrade, 0.99),
         "write_us_p50": quantile(&mut write, 0.5), "write_us_p99": quantile(&mut write, 0.99),

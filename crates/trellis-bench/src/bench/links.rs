@@ -43,18 +43,23 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
         return fabric(arguments, provider);
     }
     let (mut tcp, mut udp, mut shm) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut local_fault, mut round_trip) = (Vec::new(), Vec::new());
+    let (mut local_fault, mut downgrade) = (Vec::new(), Vec::new());
+    let (mut round_trip, mut tcp_round_trip) = (Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
-        tcp.push(read_us(arguments, "tcp")?.0);
-        udp.push(read_us(arguments, "udp")?.0);
-        let (read, local) = read_us(arguments, "shm")?;
-        shm.push(read);
-        local_fault.push(local);
+        let over_tcp = read(arguments, "tcp")?;
+        tcp.push(over_tcp.read_us);
+        tcp_round_trip.push(over_tcp.tcp_round_trip_us);
+        udp.push(read(arguments, "udp")?.read_us);
+        let over_shm = read(arguments, "shm")?;
+        shm.push(over_shm.read_us);
+        local_fault.push(over_shm.local_fault_us);
+        downgrade.push(over_shm.downgrade_us);
         round_trip.push(memory_round_trip_us());
     }
     let (tcp, udp, shm) = (p50(tcp), p50(udp), p50(shm));
-    let round_trip = p50(round_trip);
-    let floor = round_trip + p50(local_fault);
+    let (round_trip, tcp_round_trip) = (p50(round_trip), p50(tcp_round_trip));
+    let (local_fault, downgrade) = (p50(local_fault), p50(downgrade));
+    let floor = round_trip + local_fault;
     let mut figures = Figures::new("links");
     figures.add("tcp_read_us_p50", tcp, "read fault over tcp (µs, median)");
     figures.add("udp_read_us_p50", udp, "read fault over udp (µs, median)");
@@ -63,6 +68,16 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
     figures.add("memory_round_trip_us_p50", round_trip, "round trip through shared memory, both polling (µs, median)");
     figures.add("shm_floor_us", floor, "floor = that round trip + local fault (µs)");
     figures.add("shm_over_floor", shm / floor, "read fault over shm / floor");
+    figures.add("local_fault_us_p50", local_fault, "of each: the local fault (µs, median)");
+    figures.add("downgrade_us_p50", downgrade, "of each: the owner's change to read access (µs, median)");
+    figures.add(
+        "tcp_round_trip_us_p50",
+        tcp_round_trip,
+        "of tcp: link round trip, 4160 B back, both polling (µs, median)",
+    );
+    let rest = |read: f64, link: f64| read - link - local_fault - downgrade;
+    figures.add("tcp_rest_us", rest(tcp, tcp_round_trip), "of tcp: copies, protocol, threads that see a message (µs)");
+    figures.add("shm_rest_us", rest(shm, round_trip), "of shm: copies, protocol, threads that see a message (µs)");
     figures.add_value("samples", arguments.samples, "faults in each round");
     figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
@@ -72,9 +87,9 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
 fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
     let (mut tcp, mut fabric) = (Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
-        tcp.push(read_us(arguments, "tcp")?.0);
+        tcp.push(read(arguments, "tcp")?.read_us);
         let common = arguments.common.with("link", "fabric").with("fabric_provider", provider);
-        fabric.push(figures_over(arguments, &common)?.0);
+        fabric.push(read_over(arguments, &common)?.read_us);
     }
     let (tcp, fabric) = (p50(tcp), p50(fabric));
     let mut figures = Figures::new("links");
@@ -87,15 +102,27 @@ fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
     figures.print(arguments.common.json)
 }
 
-/// The time of a remote read fault over a link, and of a local fault in the same processes.
-fn read_us(arguments: &LinksArguments, link: &str) -> Result<(f64, f64), Failure> {
-    figures_over(arguments, &arguments.common.with("link", link))
+/// A remote read fault over a link, and what the same processes measured beside it; medians.
+struct Read {
+    read_us: f64,
+    local_fault_us: f64,
+    downgrade_us: f64,
+    tcp_round_trip_us: f64,
 }
 
-fn figures_over(arguments: &LinksArguments, common: &Common) -> Result<(f64, f64), Failure> {
+fn read(arguments: &LinksArguments, link: &str) -> Result<Read, Failure> {
+    read_over(arguments, &arguments.common.with("link", link))
+}
+
+fn read_over(arguments: &LinksArguments, common: &Common) -> Result<Read, Failure> {
     let found = fault::figures(2, arguments.samples as usize, common)?;
     let value = |name| found.get(name).unwrap_or(f64::NAN);
-    Ok((value("read_us_p50"), value("local_fault_us_p50")))
+    Ok(Read {
+        read_us: value("read_us_p50"),
+        local_fault_us: value("local_fault_us_p50"),
+        downgrade_us: value("downgrade_us_p50"),
+        tcp_round_trip_us: value("link_rtt_us_p50"),
+    })
 }
 
 /// A word in a cache line of its own.

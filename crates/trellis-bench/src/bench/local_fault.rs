@@ -14,7 +14,8 @@ use trellis_memory::{Access, Catcher, Fault, FaultServer, Region, RegionOptions,
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::Figures;
-use crate::bench::node::{Found, Task, WorkError};
+use crate::bench::node::{Found, Task, WorkError, shuffled};
+use trellis_base::Random;
 use trellis_base::statistics::quantile;
 use trellis_command::exit::{Ending, Failure};
 
@@ -86,9 +87,10 @@ pub(crate) fn node(task: &LocalFaultTask) -> Found {
     Ok(found)
 }
 
-/// Times first reads of pages whose bytes are present but which are not mapped.
-pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>, WorkError> {
-    const PAGE_BYTES: usize = 4096;
+const PAGE_BYTES: usize = 4096;
+
+/// A region of so many pages, whose bytes are present but which are not mapped.
+fn region_with_bytes(catcher: Catcher, samples: usize) -> Result<Arc<Region>, WorkError> {
     let options = RegionOptions {
         base_address: None,
         bytes: samples.max(16) * PAGE_BYTES,
@@ -102,6 +104,29 @@ pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>
         // SAFETY: the page was populated, and nobody else uses this region.
         unsafe { region.privileged(page, 1).write_volatile(1) };
     }
+    Ok(region)
+}
+
+/// Times the change from write access to read access of single pages in random order, as the owner of a page makes it
+/// before it sends a copy.
+pub(crate) fn downgrade_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>, WorkError> {
+    let region = region_with_bytes(catcher, samples)?;
+    region.install(0, samples, Access::Write, false)?;
+    let mut times = Vec::with_capacity(samples);
+    for page in shuffled(&mut Random::new(1), 0, samples) {
+        // SAFETY: inside the application view, and the page may be written.
+        unsafe { region.base().wrapping_add(page * PAGE_BYTES).write_volatile(2) };
+        let start = Instant::now();
+        region.downgrade(page, 1)?;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    region.release();
+    Ok(times)
+}
+
+/// Times first reads of pages whose bytes are present but which are not mapped.
+pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>, WorkError> {
+    let region = region_with_bytes(catcher, samples)?;
     let server = Arc::new(PageMapper { region: OnceLock::new() });
     let _ = server.region.set(Arc::downgrade(&region));
     region.catch(server.clone())?;

@@ -343,6 +343,8 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("shm_read_us_p50", "remote read fault over shm (us)", Target::None),
             figure("shm_floor_us", "round trip through shared memory + local fault (us)", Target::None),
             figure("shm_over_floor", "read fault over shm / floor", Target::AtMost(1.6)),
+            figure("shm_rest_us", "the same: copies, protocol, threads that see a message (us)", Target::None),
+            figure("tcp_rest_us", "read fault over tcp: the same (us)", Target::None),
         ],
     },
     Benchmark {
