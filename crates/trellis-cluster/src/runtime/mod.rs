@@ -11,6 +11,7 @@
 mod breakdown;
 mod change;
 pub(crate) mod consistency;
+mod contention;
 mod diffs;
 mod elastic;
 pub(crate) mod failure;

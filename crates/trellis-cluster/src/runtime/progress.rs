@@ -36,6 +36,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
+use super::contention::{Contention, Sharing, TURN_NS_MIN};
 use super::waiters::Waiters;
 use super::{Node, Ticket};
 use crate::config::Config;
@@ -46,17 +47,6 @@ use crate::waits::Wait;
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// An answer that has not come after two round trips may come from a thread that has no core.
 const YIELD_AFTER_NS: u64 = 20_000;
-/// A yield that took this long gave the core to another thread, perhaps to one that answers. Waiting threads then yield
-/// at once, until so many yields in a row gave the core to nobody.
-const SHARED_NS_MIN: u64 = 2_000;
-const YIELDS_ALONE: u32 = 16;
-/// A yield that took this long was another thread's whole turn on the core: what threads of this cluster do for each
-/// other takes a tenth of this time.
-const TURN_NS_MIN: u64 = 200_000;
-/// How long contention is assumed to last, at first and at most. The time grows while contention lasts, because finding
-/// that it is over may cost a turn.
-const CONTENDED_NS_FIRST: u64 = 10_000_000;
-const CONTENDED_NS_LONGEST: u64 = 40_000_000;
 /// The service thread's priority, if the process may raise it (CAP_SYS_NICE).
 const SERVICE_NICE: i32 = -10;
 /// The minimum time between two looks, by threads that give locks back, for requests of the lock. It doubles with each
@@ -113,59 +103,6 @@ pub(crate) struct Progress {
     spin_ns: u64,
     contention: Contention,
     sharing: Sharing,
-}
-
-/// Whether other threads want the cores on which waiting threads poll. Polling then takes a core from a thread that
-/// works, perhaps from the one that would answer. A thread that yields runs again only after all others had a whole
-/// turn of milliseconds, but a thread that sleeps runs as soon as it is woken.
-#[derive(Default)]
-struct Contention {
-    /// Until when contention is assumed, and for how long it was assumed last.
-    until: AtomicU64,
-    period: AtomicU64,
-}
-
-impl Contention {
-    /// A thread that yielded ran again only after another thread's turn.
-    fn note(&self, now: u64) {
-        let (until, period) = (self.until.load(Ordering::Relaxed), self.period.load(Ordering::Relaxed));
-        if now < until {
-            // Another thread has met the same turn.
-            return;
-        }
-        let is_lasting = now < until.saturating_add(period);
-        let next = if is_lasting { (period * 2).min(CONTENDED_NS_LONGEST) } else { CONTENDED_NS_FIRST };
-        self.period.store(next, Ordering::Relaxed);
-        self.until.store(now + next, Ordering::Relaxed);
-    }
-
-    fn is_there(&self, now: u64) -> bool {
-        now < self.until.load(Ordering::Relaxed)
-    }
-}
-
-/// Whether waiting threads share their core with threads that run for a short time. The kernel places nodes that wake each
-/// other on one core while a neighbour computes on the other one. The answer then comes only when the waiting thread
-/// yields.
-#[derive(Default)]
-struct Sharing {
-    /// How many more yields may give the core to nobody before the threads are taken to be alone.
-    left: AtomicU32,
-}
-
-impl Sharing {
-    /// A yield took this long.
-    fn note(&self, took_ns: u64) {
-        let left = self.left.load(Ordering::Relaxed);
-        let next = if took_ns >= SHARED_NS_MIN { YIELDS_ALONE } else { left.saturating_sub(1) };
-        if next != left {
-            self.left.store(next, Ordering::Relaxed);
-        }
-    }
-
-    fn is_there(&self) -> bool {
-        self.left.load(Ordering::Relaxed) > 0
-    }
 }
 
 impl Progress {
@@ -779,24 +716,4 @@ fn spin_ns(config: &Config) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let nodes_here = if config.is_on_loopback() { config.capacity() } else { 1 };
     if nodes_here > cores { 0 } else { config.spin_microseconds_max * 1000 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_core_is_shared_until_enough_yields_gave_it_to_nobody() {
-        let sharing = Sharing::default();
-        sharing.note(SHARED_NS_MIN - 1);
-        assert!(!sharing.is_there());
-        sharing.note(SHARED_NS_MIN);
-        for _ in 1..YIELDS_ALONE {
-            sharing.note(0);
-            assert!(sharing.is_there());
-        }
-        sharing.note(SHARED_NS_MIN);
-        (0..YIELDS_ALONE).for_each(|_| sharing.note(0));
-        assert!(!sharing.is_there());
-    }
 }
