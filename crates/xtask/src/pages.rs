@@ -142,7 +142,8 @@ impl Kept {
                 serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
             let is_changed = results["machine"]["changed"].as_bool().unwrap_or(false);
             let runs = results["raw"][benchmark].as_array().filter(|_| !is_changed);
-            if let Some(runs) = runs.filter(|runs| runs.iter().all(|run| run.get(field).is_some())) {
+            if let Some(runs) = runs.filter(|runs| !runs.is_empty() && runs.iter().all(|run| run.get(field).is_some()))
+            {
                 let place = folder.strip_prefix(root).unwrap_or(folder).display().to_string();
                 return Ok(Kept { runs: runs.clone(), machine: results["machine"].clone(), place });
             }

@@ -92,9 +92,16 @@ pub(crate) fn figures(nodes: usize, samples: usize, common: &Common) -> Result<F
     figures.add("read_over_floor", value("read_us_p50") / floor, "read fault / floor");
     figures.add("write_over_floor", value("write_us_p50") / floor, "write fault / floor");
     figures.add("upgrade_over_floor", value("upgrade_us_p50") / floor, "upgrade / floor");
-    figures.add("downgrade_us_p50", value("downgrade_us_p50"), "of it: its owner's change to read access (µs, median)");
-    let rest = value("read_us_p50") - floor - value("downgrade_us_p50");
-    figures.add("rest_us", rest, "of it: copies, the protocol, threads that see a message (µs)");
+    figures.add(
+        "downgrade_us_p50",
+        value("downgrade_us_p50"),
+        "of a read fault: its owner's change to read access (µs, median)",
+    );
+    if found["link"] == "tcp" {
+        // The round trip above is one over TCP.
+        let rest = value("read_us_p50") - floor - value("downgrade_us_p50");
+        figures.add("rest_us", rest, "of a read fault: copies, the protocol, threads that see a message (µs)");
+    }
     figures.add("messages_per_read", value("messages_per_read"), "messages per read fault, both ways");
     for (name, label) in [("catch", "catcher"), ("link", "link"), ("security", "security")] {
         figures.add_value(name, found[name].clone(), label);

@@ -49,6 +49,8 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
         let over_tcp = read(arguments, "tcp")?;
         tcp.push(over_tcp.read_us);
         tcp_round_trip.push(over_tcp.tcp_round_trip_us);
+        local_fault.push(over_tcp.local_fault_us);
+        downgrade.push(over_tcp.downgrade_us);
         udp.push(read(arguments, "udp")?.read_us);
         let over_shm = read(arguments, "shm")?;
         shm.push(over_shm.read_us);

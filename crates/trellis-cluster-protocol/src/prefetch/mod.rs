@@ -126,7 +126,7 @@ impl Streams {
             if stream.is_run_to(page.0, write) {
                 let end = if page.0 < stream.known_end { stream.known_end } else { request.range.end() };
                 let end = if stream.known_end == 0 { page.0 + 1 } else { end };
-                self.passes.learn(stream.origin..end, write, request.write, clock);
+                self.passes.learn(stream.origin..end, write, request.write, clock, window_max);
             }
             return request;
         }
@@ -188,13 +188,15 @@ impl Stream {
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Request {
         let passed = self.markers.iter().position(|marker| *marker == Some(page.0));
         if passed.is_none() && self.asked_for().contains(&page.0) {
-            if write {
+            // A pass of stores begins again at its first page.
+            let begins_again = self.stores && self.known_end > 0 && page.0 == self.origin;
+            if write && !begins_again {
                 return self.store_behind_loads(page);
             }
             // The page was here and another node took it, or it was not granted. The pages behind it may no longer be
             // needed.
-            *self = Stream::starting_at(page.0, false, self.used);
-            return Request::only(page, false);
+            *self = Stream::starting_at(page.0, write, self.used);
+            return Request::only(page, write);
         }
         if let Some(passed) = passed {
             let mut request = Request::only(page, write || self.write);

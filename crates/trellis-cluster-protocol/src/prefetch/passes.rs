@@ -1,7 +1,8 @@
 //! Runs of pages that are touched again and again, such as the edge of a neighbour's part in each step of a stencil.
 //!
 //! Promises: a run that streams have found twice is asked for as a whole when its first page faults again. Nothing is
-//! asked for beyond its last fault, apart from an eighth of a run that is still being learned. Whether a page that was
+//! asked for beyond its last fault, apart from an eighth of a run that is still being learned, or that is longer than a
+//! window. Whether a page that was
 //! asked for was also touched is not known, so a run is learned again, often at first and later every
 //! [`RELEARN_EVERY`] times, and one that has become shorter is asked for as what it is. A run longer than a window is
 //! asked for by a stream, which is told where the run ended before. Allocates nothing.
@@ -10,8 +11,9 @@ use core::ops::Range;
 
 use crate::page::CHUNK_PAGES;
 
-/// Runs that are remembered; a new one replaces the one that was idle longest.
-const PASSES: usize = 32;
+/// Runs that are remembered, up to a window and longer; a new one replaces the one of its kind that was idle longest.
+const SHORT_PASSES: usize = 32;
+const LONG_PASSES: usize = 16;
 /// Two neighbours may be chance.
 const PAGES_MIN: u32 = 3;
 /// Once may be the program's beginning.
@@ -22,7 +24,8 @@ const RECENT: u32 = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Passes {
-    passes: [Pass; PASSES],
+    short: [Pass; SHORT_PASSES],
+    long: [Pass; LONG_PASSES],
     /// The page of the fault before, and whether that was a store.
     before: Option<(u32, bool)>,
 }
@@ -59,7 +62,7 @@ impl Passes {
     pub(super) fn fault(&mut self, page: u32, store: bool, now: u32, window_max: u32) -> Option<Wanted> {
         let before = self.before.replace((page, store));
         let is_known = |pass: &&mut Pass| pass.stores == store && pass.meets(page, now, window_max);
-        if let Some(pass) = self.passes.iter_mut().find(is_known) {
+        if let Some(pass) = self.short.iter_mut().chain(&mut self.long).find(is_known) {
             let wanted = pass.follow(page, now, window_max);
             let may_grow = pass.end - pass.first < window_max;
             if may_grow && page == pass.first && page > 0 && before == Some((page - 1, store)) {
@@ -70,25 +73,25 @@ impl Passes {
         }
         if store {
             let loads = |pass: &&mut Pass| pass.end > pass.first && !pass.stores && pass.last == page;
-            self.passes.iter_mut().filter(loads).for_each(|pass| pass.write = true);
+            self.short.iter_mut().chain(&mut self.long).filter(loads).for_each(|pass| pass.write = true);
         }
         None
     }
 
     /// Faults of one kind went through the pages `first..end`, one after the other; `write` as it was asked for. To be
     /// told at each of these faults.
-    pub(super) fn learn(&mut self, pages: Range<u32>, stores: bool, write: bool, now: u32) {
+    pub(super) fn learn(&mut self, pages: Range<u32>, stores: bool, write: bool, now: u32, window_max: u32) {
         let Range { start: first, end } = pages;
         if end - first < PAGES_MIN {
             return;
         }
-        let same = self.passes.iter().position(|pass| pass.end > 0 && pass.first == first && pass.stores == stores);
-        let idle = |pass: &Pass| if pass.end == 0 { u32::MAX } else { now.wrapping_sub(pass.used) };
-        let oldest = || (0..PASSES).max_by_key(|&at| idle(&self.passes[at])).expect("there are passes");
-        let (found, times) = same.map_or((0, 0), |at| (self.passes[at].found, self.passes[at].times));
-        let found = found + u32::from(end - first == PAGES_MIN);
-        self.passes[same.unwrap_or_else(oldest)] =
-            Pass { first, end, last: end - 1, stores, write, found, times, used: now };
+        let is_it = |pass: &&mut Pass| pass.end > 0 && pass.first == first && pass.stores == stores;
+        let known = self.short.iter_mut().chain(&mut self.long).find(is_it).map(core::mem::take).unwrap_or_default();
+        let found = known.found + u32::from(end - first == PAGES_MIN);
+        let pass = Pass { first, end, last: end - 1, stores, write, found, times: known.times, used: now };
+        let table: &mut [Pass] = if pass.is_long(window_max) { &mut self.long } else { &mut self.short };
+        let idle = |pass: &&mut Pass| if pass.end == 0 { u32::MAX } else { now.wrapping_sub(pass.used) };
+        *table.iter_mut().max_by_key(idle).expect("there are passes") = pass;
     }
 }
 
@@ -123,8 +126,8 @@ impl Pass {
         } else if page == self.end {
             self.end = page + ((page - self.first) / 8).max(1);
             if self.is_long(window_max) {
-                // A stream finds how long it is.
-                *self = Pass::default();
+                // A stream asks for the rest.
+                self.used = now;
                 return None;
             }
         }
@@ -147,7 +150,7 @@ mod tests {
         for _ in 0..count {
             let (mut faults, mut pages) = (0, 0);
             for (run, store) in runs {
-                let mut held = vec![false; 2048];
+                let mut held = vec![false; 40_000];
                 for page in run.clone() {
                     if held[page as usize] {
                         continue;
@@ -215,11 +218,49 @@ mod tests {
 
     #[test]
     fn a_long_run_that_became_shorter_is_asked_for_as_what_it_is() {
-        let mut streams = Streams::new(2048, 64);
-        steps(&mut streams, &[(300..700, false)], 5);
-        let found = steps(&mut streams, &[(300..400, false)], 40);
-        assert!(found.iter().all(|(_, pages)| *pages <= 400), "{found:?}");
-        assert!(found[39].1 <= 100 + 100 / 4, "{found:?}");
+        for store in [false, true] {
+            for long_steps in 4..8 {
+                for pages in [3, 40, 100] {
+                    let mut streams = Streams::new(2048, 64);
+                    steps(&mut streams, &[(300..700, store)], long_steps);
+                    let found = steps(&mut streams, &[(300..300 + pages, store)], 40);
+                    let enough = pages + (pages / 4).max(3);
+                    assert!(found[39].1 <= enough, "{pages} pages, stores: {store}, {long_steps}: {found:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_a_little_longer_than_a_window_is_learned() {
+        for pages in [60, 65, 70, 78, 90] {
+            let mut streams = Streams::new(2048, 64);
+            let found = steps(&mut streams, &[(300..300 + pages, false)], 60);
+            let faults: u32 = found[20..].iter().map(|(faults, _)| faults).sum();
+            assert!(faults <= 40 * 5, "{pages} pages: {found:?}");
+        }
+    }
+
+    #[test]
+    fn long_runs_do_not_replace_short_ones() {
+        let mut streams = Streams::new(40_000, 64);
+        let edges = (0..12).map(|edge| (edge * 20..edge * 20 + 5, false));
+        let long = (0..24).map(|run| (1_000 + run * 1_000..1_000 + run * 1_000 + 200, false));
+        let runs: Vec<_> = edges.clone().chain(long).collect();
+        let found = steps(&mut streams, &runs, 30);
+        let of_edges = steps(&mut streams, &edges.collect::<Vec<_>>(), 1);
+        assert!(of_edges[0].0 <= 24, "{of_edges:?} after {found:?}");
+    }
+
+    #[test]
+    fn little_is_asked_for_beyond_the_end_with_any_window() {
+        for window in 2..40 {
+            for pages in [9, 12, 30, 100, 128] {
+                let mut streams = Streams::new(2048, window);
+                let found = steps(&mut streams, &[(300..300 + pages, false)], 60);
+                assert!(found[50].1 <= pages + (pages / 8).max(3), "{window}, {pages}: {found:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whether other threads want the cores on which this node's threads wait.
 //!
-//! Promises: the answer follows from how long yields took; both kinds of evidence expire. It must never read a clock.
+//! Promises: the answer follows from how long yields took, and from how long threads had no core. Contention is assumed for
+//! a bounded time, and sharing until yields show that it is over. It must never read a clock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -27,7 +28,7 @@ pub(super) struct Contention {
 }
 
 impl Contention {
-    /// A thread that yielded ran again only after another thread's turn.
+    /// A thread ran again only after another thread's turn.
     pub(super) fn note(&self, now: u64) {
         let (until, period) = (self.until.load(Ordering::Relaxed), self.period.load(Ordering::Relaxed));
         if now < until {
@@ -55,10 +56,14 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// A yield took this long.
+    /// A yield took this long. Another thread's whole turn is contention, and no sharing.
     pub(super) fn note(&self, took_ns: u64) {
         let left = self.left.load(Ordering::Relaxed);
-        let next = if took_ns >= SHARED_NS_MIN { YIELDS_ALONE } else { left.saturating_sub(1) };
+        let next = match took_ns {
+            ..SHARED_NS_MIN => left.saturating_sub(1),
+            SHARED_NS_MIN..=TURN_NS_MIN => YIELDS_ALONE,
+            _ => 0,
+        };
         if next != left {
             self.left.store(next, Ordering::Relaxed);
         }
@@ -86,5 +91,8 @@ mod tests {
         sharing.note(SHARED_NS_MIN);
         (0..YIELDS_ALONE).for_each(|_| sharing.note(0));
         assert!(!sharing.is_there());
+        sharing.note(SHARED_NS_MIN);
+        sharing.note(TURN_NS_MIN + 1);
+        assert!(!sharing.is_there(), "the next wait must not give a whole turn away at once");
     }
 }

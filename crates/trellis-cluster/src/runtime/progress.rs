@@ -10,7 +10,7 @@
 //! costs 10 µs.
 //!
 //! A thread that polls yields its core after two round trips, or at once where other threads ran when threads yielded of
-//! late: the kernel then has put the thread that answers on the same core.
+//! late: the thread that answers may be on the same core.
 //!
 //! Polling is bounded by `spin_microseconds_max` since the last frame. There is none when this host runs more nodes
 //! than it has cores, or while other threads want the cores: a thread that polls would then keep the thread that
@@ -395,10 +395,9 @@ impl PollLimit {
         std::thread::yield_now();
         let back = node.now();
         let was_long = back - now > TURN_NS_MIN;
+        node.progress.sharing.note(back - now);
         if was_long {
             node.progress.contention.note(back);
-        } else {
-            node.progress.sharing.note(back - now);
         }
         was_long
     }
