@@ -4,9 +4,8 @@
 //! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of
 //! a few pages, form a *stream*, upwards or downwards, whose window grows up to the configured bound. What is requested
 //! beyond a fault is at most a quarter of what the stream has gone through, or three pages, unless the stream was as
-//! long before. Where the stream ends, these
-//! pages were requested for nothing; often they are a neighbour's. It must never decide who may have a page: the request
-//! is a hint that the coherence protocol may ignore.
+//! long before. Where the stream ends, these pages were requested for nothing; often they are a neighbour's. It must
+//! never decide who may have a page: the request is a hint that the coherence protocol may ignore.
 //!
 //! A stream with a full window also reads ahead while the program works on the pages that it has. It requests the next
 //! windows without their first pages. The fault on such a first page costs one short round trip and shows that it
@@ -124,8 +123,11 @@ impl Streams {
             stream.used = clock;
             let request = stream.follow(page, write, window_max, pages);
             if stream.is_run_to(page.0, write) {
-                let end = if page.0 < stream.known_end { stream.known_end } else { request.range.end() };
-                let end = if stream.known_end == 0 { page.0 + 1 } else { end };
+                let end = match stream.known_end {
+                    0 => page.0 + 1,
+                    known_end if page.0 < known_end => known_end,
+                    _ => request.range.end(),
+                };
                 self.passes.learn(stream.origin..end, write, request.write, clock, window_max);
             }
             return request;
@@ -282,8 +284,8 @@ impl Stream {
         if self.downwards {
             PageRange::around(page, (page.0 + 1).saturating_sub(window), page.0 + 1)
         } else {
-            let known_end = if page.0 < self.known_end { self.known_end } else { pages };
-            PageRange::around(page, page.0, page.0.saturating_add(window).min(known_end).min(pages))
+            let end = if page.0 < self.known_end { self.known_end.min(pages) } else { pages };
+            PageRange::around(page, page.0, page.0.saturating_add(window).min(end))
         }
     }
 }

@@ -2,10 +2,9 @@
 //!
 //! Promises: a run that streams have found twice is asked for as a whole when its first page faults again. Nothing is
 //! asked for beyond its last fault, apart from an eighth of a run that is still being learned, or that is longer than a
-//! window. Whether a page that was
-//! asked for was also touched is not known, so a run is learned again, often at first and later every
-//! [`RELEARN_EVERY`] times, and one that has become shorter is asked for as what it is. A run longer than a window is
-//! asked for by a stream, which is told where the run ended before. Allocates nothing.
+//! window. Whether a page that was asked for was also touched is not known, so a run is learned again, often at first
+//! and later every [`RELEARN_EVERY`] times, and one that has become shorter is asked for as what it is. A run longer
+//! than a window is asked for by a stream, which is told where the run ended before. Allocates nothing.
 
 use core::ops::Range;
 

@@ -566,6 +566,8 @@ impl Node {
         }
         // Frames that called earlier are received before this thread reports that it polls, so they do not call again.
         self.receive();
+        // A thread that these frames woke takes the role for its next wait. If it found the role taken, it would sleep in a
+        // futex, and need this thread once more.
         if self.progress.sleepers.load(Ordering::Relaxed) == 0 || self.progress.poll_ns(self.recent()) == 0 {
             self.progress.drop_role();
             return;

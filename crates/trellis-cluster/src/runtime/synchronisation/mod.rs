@@ -30,11 +30,11 @@ pub(crate) use objects::Guarding;
 /// The first number of barriers, locks and other objects that is reserved for Trellis itself.
 pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
 
-/// What the lock of a node's objects guards.
+/// The locks, barriers and other objects of a node, behind one lock.
 pub(super) struct State {
     pub(super) sync: Sync,
     effects: Vec<Effect>,
-    /// What each thread of the program holds.
+    /// The objects that threads of the program hold.
     held: Held,
 }
 

@@ -120,11 +120,11 @@ impl Node {
     }
 
     fn refuse_unguarded(&self, guarding: Guarding) -> Result<(), WaitError> {
-        let state = &super::lock(&self.synchronisation).sync;
+        let sync = &super::lock(&self.synchronisation).sync;
         let (id, held) = match guarding {
-            Guarding::Lock(id) => (id, state.holds(id)),
-            Guarding::WriteLock(id) => (id, state.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite))),
-            Guarding::ReadLock(id) => (id, state.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndRead))),
+            Guarding::Lock(id) => (id, sync.holds(id)),
+            Guarding::WriteLock(id) => (id, sync.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite))),
+            Guarding::ReadLock(id) => (id, sync.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndRead))),
         };
         if held {
             return Ok(());
