@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use trellis_output::files::{MODE, Unfinished};
 
 pub use breakdown::Breakdown;
-pub use clocks::thread_time_ns;
+pub use clocks::{thread_time_ns, ticks};
 
 /// The version of the record's format.
 pub const VERSION: u32 = 3;

@@ -42,6 +42,7 @@ use super::{Node, Ticket};
 use crate::config::Config;
 use crate::launch::Activity;
 use crate::waits::Wait;
+use trellis_record::ticks;
 
 /// A sleeping thread looks at the cluster's health this often.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -51,8 +52,8 @@ const YIELD_AFTER_NS: u64 = 20_000;
 const SERVICE_NICE: i32 = -10;
 /// The minimum time between two looks, by threads that give locks back, for requests of the lock. It doubles with each
 /// look that finds nothing, because a look costs more than taking a lock again.
-const LOOK_NS_FIRST: u64 = 1_000;
-const LOOK_NS_LONGEST: u64 = 4_000;
+const LOOK_TICKS_FIRST: u64 = 2_000;
+const LOOK_TICKS_LONGEST: u64 = 8_000;
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 8;
 
@@ -99,7 +100,7 @@ pub(crate) struct Progress {
     sleepers: AtomicU32,
     /// When a thread that gives a lock back looks for requests again, and the time between that look and the next one.
     next_look: AtomicU64,
-    look_ns: AtomicU64,
+    look_ticks: AtomicU64,
     spin_ns: u64,
     contention: Contention,
     sharing: Sharing,
@@ -117,7 +118,7 @@ impl Progress {
             due: AtomicU64::new(u64::MAX),
             sleepers: AtomicU32::new(0),
             next_look: AtomicU64::new(0),
-            look_ns: AtomicU64::new(LOOK_NS_FIRST),
+            look_ticks: AtomicU64::new(LOOK_TICKS_FIRST),
             spin_ns: spin_ns(config),
             contention: Contention::default(),
             sharing: Sharing::default(),
@@ -512,15 +513,18 @@ impl Node {
         self.progress.poll_ns(self.recent()) > 0 || SLEEPS_AT_LINK.get()
     }
 
-    /// Receives, unless another thread has the receiving role or this was done a moment ago: it costs more than giving
-    /// a lock back.
-    pub(super) fn receive_now_and_then(&self) {
-        let now = self.now();
-        if now >= self.progress.next_look.load(Ordering::Relaxed) && self.progress.take_role() {
-            let before_ns = self.progress.look_ns.load(Ordering::Relaxed);
-            let look_ns = if self.receive() { LOOK_NS_FIRST } else { (2 * before_ns).min(LOOK_NS_LONGEST) };
-            self.progress.look_ns.store(look_ns, Ordering::Relaxed);
-            self.progress.next_look.store(now + look_ns, Ordering::Relaxed);
+    /// Whether the last [`Node::receive_before_giving_back`] was long enough ago: it costs more than giving a lock back.
+    pub(super) fn is_look_due(&self) -> bool {
+        ticks() >= self.progress.next_look.load(Ordering::Relaxed)
+    }
+
+    /// Receives, unless another thread has the receiving role.
+    pub(super) fn receive_before_giving_back(&self) {
+        if self.progress.take_role() {
+            let before = self.progress.look_ticks.load(Ordering::Relaxed);
+            let distance = if self.receive() { LOOK_TICKS_FIRST } else { (2 * before).min(LOOK_TICKS_LONGEST) };
+            self.progress.look_ticks.store(distance, Ordering::Relaxed);
+            self.progress.next_look.store(ticks() + distance, Ordering::Relaxed);
             self.progress.drop_role();
         }
     }

@@ -162,8 +162,8 @@ impl Node {
     /// Carries out a call, and returns its answer: `None` if it has none, as a call without a ticket, or if the answer did
     /// not come within `timeout`.
     fn call(&self, ticket: Option<&Ticket<'_>>, input: Input, timeout: Timeout) -> Result<Option<u64>, WaitError> {
-        if input.gives_back().is_some() {
-            self.before_giving_back(&input)?;
+        if self.consistency.is_used() && input.gives_back().is_some() {
+            self.refuse_before_publishing(&input)?;
         }
         let (mut call, mut step) = Call::begin(input);
         let (mut failed, mut started, mut is_local) = (None, 0, false);
@@ -207,22 +207,10 @@ impl Node {
         }
     }
 
-    /// Refuses a call before anything is published for it, if what it gives back is not held. Looks whether another node
-    /// wants the lock that it gives back.
-    fn before_giving_back(&self, input: &Input) -> Result<(), WaitError> {
-        let (is_held, is_awaited) = {
-            let sync = &lock(&self.synchronisation).sync;
-            (sync.allows(input), sync.token_goes_to(input).is_some())
-        };
-        if !is_held {
-            return Err(self.not_held(input));
-        }
-        // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
-        // this thread has taken the lock many more times.
-        if !is_awaited && matches!(input, Input::Release(_)) {
-            self.receive_now_and_then();
-        }
-        Ok(())
+    /// Refuses a call before anything is published for it, if what it gives back is not held.
+    fn refuse_before_publishing(&self, input: &Input) -> Result<(), WaitError> {
+        let is_held = lock(&self.synchronisation).sync.allows(input);
+        if is_held { Ok(()) } else { Err(self.not_held(input)) }
     }
 
     /// Takes the step of a call, unless what it gives back is not held, or this thread would wait for itself. Returns
@@ -232,6 +220,13 @@ impl Node {
             self.comes_to_barrier(*id);
         }
         let mut guard = self.before_token_leaves(input);
+        // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
+        // this thread has taken the lock many more times.
+        if matches!(input, Input::Release(_)) && self.is_look_due() && guard.sync.token_goes_to(input).is_none() {
+            drop(guard);
+            self.receive_before_giving_back();
+            guard = self.before_token_leaves(input);
+        }
         // Another thread of this node may have given it back while this one published.
         if !guard.sync.allows(input) {
             drop(guard);
