@@ -83,7 +83,9 @@ fn take_turns(cluster: &Cluster, first: u64, end: u64) {
 fn the_fault_path_allocates_nothing() {
     const WARM: u64 = 10;
     const TURNS: u64 = 20;
-    for coherence in [Protocol::IVY, Protocol::DYNAMIC, "migrate".parse().unwrap()] {
+    for coherence in
+        [Protocol::IVY, Protocol::DYNAMIC, "dynamic(migratory)".parse().unwrap(), "migrate".parse().unwrap()]
+    {
         for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
             let change = |config: &mut trellis::Config| {
                 (config.coherence, config.catch, config.prefetch_pages_max) = (coherence, catch, 1);

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::{REGION_BYTES, on_every_protocol, run, word};
@@ -41,6 +41,39 @@ fn what_one_node_writes_the_others_read_after_a_barrier() {
             cluster.barrier(2).unwrap();
         }
     });
+}
+
+#[test]
+fn a_page_with_which_nodes_take_turns_moves_with_its_load() {
+    const TURNS: u64 = 40;
+    let faults = |coherence: &'static str| {
+        let second = AtomicU64::new(0);
+        let moved = AtomicU64::new(0);
+        run(
+            2,
+            |config| (config.coherence, config.prefetch_pages_max) = (protocol(coherence), 1),
+            |cluster| {
+                let counter = word(cluster, PAGE_WORDS);
+                for turn in 0..TURNS {
+                    if cluster.node() as u64 == turn % 2 {
+                        let before = counter.load(Ordering::Relaxed);
+                        assert_eq!(before, turn);
+                        counter.store(before + 1, Ordering::Relaxed);
+                    }
+                    cluster.barrier(1).unwrap();
+                }
+                let counters = cluster.counters();
+                second.fetch_add(counters.upgrade_faults + counters.upgrade_owner_faults, Ordering::Relaxed);
+                moved.fetch_add(counters.pages_moved_with_loads, Ordering::Relaxed);
+            },
+        );
+        (second.into_inner(), moved.into_inner())
+    };
+    let (plain, none) = faults("dynamic");
+    assert!(plain >= TURNS - 2 && none == 0, "{plain} second faults, {none} pages");
+    let (learned, moved) = faults("auto");
+    // Each node learns it in its first turn, and checks it in its second one and then in every eighth.
+    assert!(learned <= TURNS / 4 && moved >= TURNS - 6, "{learned} second faults, {moved} pages");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn program(cluster: &Cluster) {
 
 #[test]
 fn shared_memory_carries_every_protocol() {
-    for text in ["ivy", "dynamic(forward)", "dynamic(redirect)", "migrate", "lock(ivy)"] {
+    for text in ["ivy", "dynamic(forward)", "dynamic(redirect)", "auto", "migrate", "lock(ivy)"] {
         println!("{text}");
         let coherence: Protocol = text.parse().unwrap();
         run_over(mesh(3, Manner::Require, |_| 0), |config| config.coherence = coherence, program);

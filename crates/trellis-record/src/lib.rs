@@ -148,6 +148,10 @@ counters! {
     pages_written_back,
     /// Pages returned because their memory server recalled the lease.
     recalls,
+    /// Pages whose load asked for the right to store, because they were stored to after earlier loads.
+    pages_moved_with_loads,
+    /// Requests of other nodes that waited because the page had come only a moment before.
+    requests_delayed,
 }
 
 impl LiveCounters {
@@ -230,6 +234,29 @@ pub struct Phase {
     pub counters: Counters,
 }
 
+/// Pages that a protocol treated in a way that it chose for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// The choice.
+    pub choice: Choice,
+    /// The first page.
+    pub first: u64,
+    /// The number of pages.
+    pub pages: u64,
+    /// How often it was done, for all these pages.
+    pub times: u64,
+}
+
+/// A way to treat pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// A load brings the right to store.
+    MovesWithLoad,
+    /// A page stays for a while before another node gets it.
+    Stays,
+}
+
 /// The record of one node, from start to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -267,6 +294,9 @@ pub struct Record {
     pub counters: Counters,
     /// The phases, in order.
     pub phases: Vec<Phase>,
+    /// What the protocol chose for pages, by choice and page.
+    #[serde(default)]
+    pub choices: Vec<Chosen>,
     /// The number of faults for which there was no room in `faults`.
     pub faults_dropped: u64,
     /// The faults, in the order in which they ended.
@@ -400,6 +430,7 @@ mod tests {
             seconds: 1.25,
             counters: Counters { read_faults: 3, frames_refused: 1, ..Counters::default() },
             phases: vec![Phase { name: "sort".to_owned(), start_us: 1, end_us: 9, counters: Counters::default() }],
+            choices: vec![Chosen { choice: Choice::Stays, first: 3, pages: 2, times: 9 }],
             faults_dropped: 0,
             faults: vec![FaultRecord {
                 time_us: 5,

@@ -111,6 +111,7 @@ pub(crate) trait Cluster {
                 found.and_then(|()| self.opened(node, range, Access::Write))
             }
             Effect::Wake(range) => self.look_again(node, range),
+            Effect::Chose { .. } => Ok(()),
             Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }

@@ -108,7 +108,8 @@ impl Fits {
     /// Whether `protocol` has the rule.
     pub fn includes(self, protocol: Protocol) -> bool {
         let base = protocol.base();
-        let is_dynamic = matches!(base, Base::DynamicForward | Base::DynamicRedirect);
+        let is_forward = matches!(base, Base::DynamicForward | Base::DynamicMigratory);
+        let is_dynamic = is_forward || base == Base::DynamicRedirect;
         let is_bare = protocol.layers().next().is_none();
         let has = |which: fn(&Layer) -> bool| protocol.layers().any(|layer| which(&layer));
         match self {
@@ -119,7 +120,7 @@ impl Fits {
             Fits::Ivy => is_bare && base == Base::Ivy,
             Fits::Dynamic => is_bare && is_dynamic,
             Fits::AnyDynamic => is_dynamic,
-            Fits::Forward => is_bare && base == Base::DynamicForward,
+            Fits::Forward => is_bare && is_forward,
             Fits::Redirect => is_bare && base == Base::DynamicRedirect,
             Fits::Lock => protocol.can_lock(),
             Fits::Spin => has(|layer| matches!(layer, Layer::Lock(Waiting::Spin(_)))),

@@ -258,7 +258,7 @@ impl<N: Node> Pages<N> {
                 number
             }
             (_, Effect::Hold(page)) if self.instance.silent => page.0,
-            (Order::WakeAt { .. } | Order::Nothing, _) => return None,
+            (Order::WakeAt { .. } | Order::Nothing, _) | (_, Effect::Chose { .. }) => return None,
             _ => 0,
         };
         Some(Ordered { order, number })

@@ -83,6 +83,8 @@ bases! { $
     DynamicForward(Dynamic) = "dynamic(forward)" => |geometry| Dynamic::new(geometry, Variation::Forward),
     /// No manager; the requester is told which node to ask (§4.5).
     DynamicRedirect(Dynamic) = "dynamic(redirect)" => |geometry| Dynamic::new(geometry, Variation::Redirect),
+    /// As `dynamic(forward)`; a page that nodes load from and then store to in turns moves with the first load.
+    DynamicMigratory(Dynamic) = "dynamic(migratory)" => |geometry| Dynamic::new(geometry, Variation::Migratory),
     /// One copy of each page, which moves to the node that touches it.
     Migrate(Migrate) = "migrate" => Migrate::new,
     /// Lazy release consistency; copies are dropped (Zhou, Iftode and Li 1996).
@@ -118,6 +120,8 @@ pub enum Threshold {
     /// As the activity of the page and the number of waiting requests suggest.
     #[default]
     Adaptive,
+    /// As [`Threshold::Adaptive`], and at most eight times as long as the page takes to come.
+    Short,
     /// This many microseconds.
     Fixed(u32),
 }
@@ -137,6 +141,10 @@ pub struct NoProtocol(String);
 impl Protocol {
     /// Fixed manager.
     pub const IVY: Protocol = Protocol { base: Base::Ivy, layers: [None; LAYERS_MAX] };
+    /// Each page as its nodes use it: it moves with its first load if they take turns with it, and stays for a while if it
+    /// was taken in the middle of stores.
+    pub const AUTO: Protocol =
+        Protocol { base: Base::DynamicMigratory, layers: [Some(Layer::Delay(Threshold::Short)), None] };
     /// No manager, requests are passed on.
     pub const DYNAMIC: Protocol = Protocol { base: Base::DynamicForward, layers: [None; LAYERS_MAX] };
 
@@ -153,6 +161,7 @@ impl Protocol {
             dynamic.within(spin),
             ivy.within(delay),
             dynamic.within(delay),
+            Some(Protocol::AUTO),
             dynamic.within(lock).and_then(|inner| inner.within(delay)),
             dynamic.within(delay).and_then(|inner| inner.within(lock)),
         ];
@@ -219,6 +228,7 @@ impl fmt::Display for Protocol {
         for layer in self.layers.iter().flatten() {
             match layer {
                 Layer::Lock(Waiting::Sleep) | Layer::Delay(Threshold::Adaptive) => write!(f, ")")?,
+                Layer::Delay(Threshold::Short) => write!(f, ", short)")?,
                 Layer::Lock(Waiting::Spin(microseconds)) => write!(f, ", spin {microseconds}us)")?,
                 Layer::Delay(Threshold::Fixed(microseconds)) => write!(f, ", {microseconds}us)")?,
             }
@@ -232,8 +242,8 @@ impl fmt::Display for NoProtocol {
         let bases: Vec<&str> = Base::ALL.iter().map(|base| base.name()).collect();
         write!(
             f,
-            "`{}` is not a protocol; there is {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
-             delay(…, 500us), each once",
+            "`{}` is not a protocol; there is auto, {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
+             delay(…, short), delay(…, 500us), each once",
             self.0,
             bases.join(", ")
         )
@@ -252,6 +262,9 @@ impl FromStr for Protocol {
 
 fn parse(text: &str) -> Option<Protocol> {
     // `dynamic` alone is the variant that sends fewer messages; `hlrc` alone is the one that finds out what is better.
+    if text == "auto" {
+        return Some(Protocol::AUTO);
+    }
     let base = |word: &str| Base::ALL.iter().copied().find(|base| base.name() == word);
     let short = match text {
         "dynamic" => Some(Base::DynamicForward),
@@ -273,6 +286,7 @@ fn parse(text: &str) -> Option<Protocol> {
         ("lock", None) => Layer::Lock(Waiting::Sleep),
         ("lock", Some(argument)) => Layer::Lock(Waiting::Spin(microseconds(argument.strip_prefix("spin")?)?)),
         ("delay", None) => Layer::Delay(Threshold::Adaptive),
+        ("delay", Some("short")) => Layer::Delay(Threshold::Short),
         ("delay", Some(argument)) => Layer::Delay(Threshold::Fixed(microseconds(argument)?)),
         _ => return None,
     };
@@ -360,6 +374,8 @@ mod tests {
             assert_eq!(text.parse::<Protocol>().unwrap().to_string(), text);
         }
         assert_eq!("dynamic".parse(), Ok(Protocol::DYNAMIC));
+        assert_eq!("auto".parse(), Ok(Protocol::AUTO));
+        assert_eq!("lock(auto)".parse::<Protocol>().unwrap().to_string(), "lock(delay(dynamic(migratory), short))");
     }
 
     #[test]
@@ -374,9 +390,10 @@ mod tests {
             "delay(ivy",
             "lock(ivy, 5us)",
             "dynamic(up)",
+            "delay(auto)",
         ] {
             let error = text.parse::<Protocol>().unwrap_err().to_string();
-            assert!(error.contains("ivy, dynamic(forward)"), "{text}: {error}");
+            assert!(error.contains("auto, ivy, dynamic(forward)"), "{text}: {error}");
         }
     }
 }

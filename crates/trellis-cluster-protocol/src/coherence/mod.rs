@@ -326,6 +326,13 @@ pub enum Effect {
     },
     /// Every store that was made before [`Input::Publish`] has reached its home.
     Published,
+    /// The protocol treated these pages in a way that it chose for them; only for people who want to know.
+    Chose {
+        /// The pages.
+        range: PageRange,
+        /// The choice.
+        choice: Choice,
+    },
     /// `from` sent a message that no correct peer can have sent.
     Violation {
         /// The peer.
@@ -333,6 +340,15 @@ pub enum Effect {
         /// What was wrong with it.
         what: &'static str,
     },
+}
+
+/// A way to treat pages that a protocol chooses by how they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Choice {
+    /// A load asks for the right to store: the node loaded from the page before, and then stored to it.
+    MovesWithLoad,
+    /// A request of another node waits until the page has been here for a while ([`delay`]).
+    Stays,
 }
 
 /// The messages of a protocol. They name pages, never addresses.

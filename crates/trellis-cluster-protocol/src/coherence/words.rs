@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{Content, Effect, Input, Message, Purpose};
+use super::{Choice, Content, Effect, Input, Message, Purpose};
 use crate::{Access, PageIndex, PageRange, PageSet};
 
 impl fmt::Display for Input {
@@ -120,6 +120,13 @@ fn effect(effect: &Effect) -> String {
         Effect::Inspect(page) => format!("compare {} with its twin", one(page)),
         Effect::Notice { range, stamp } => format!("note: {} changed at time {stamp}", run(range)),
         Effect::Published => "published".to_string(),
+        Effect::Chose { range, choice } => {
+            let what = match choice {
+                Choice::MovesWithLoad => "moves with its load",
+                Choice::Stays => "stays for a while",
+            };
+            format!("choose: {} {what}", run(range))
+        }
     }
 }
 

@@ -159,7 +159,7 @@ mod tests {
             ("1MiB=ivy", "has no first and last byte"),
             ("0-1MB=ivy", "has a byte `1MB` that is not a number of bytes"),
             ("4096-4096=ivy", "is empty"),
-            ("0-4096=ivi", "`ivi` is not a protocol; there is ivy"),
+            ("0-4096=ivi", "`ivi` is not a protocol; there is auto, ivy"),
             ("0-8192=ivy,4096-12288=migrate", "`4096-12288=migrate` overlaps `0-8192=ivy`"),
         ] {
             let sentence = said(text).unwrap_err();

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
+use trellis_cluster_protocol::coherence::{
+    Choice, Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges,
+};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node::{self, Order, Resumes};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
@@ -277,6 +279,15 @@ impl Node {
             }
             Effect::Published => {
                 self.published();
+                Ok(())
+            }
+            Effect::Chose { range, choice } => {
+                let counter = match choice {
+                    Choice::MovesWithLoad => &self.counters().pages_moved_with_loads,
+                    Choice::Stays => &self.counters().requests_delayed,
+                };
+                LiveCounters::add(counter, u64::from(range.count()));
+                self.recorder.chose(range, choice);
                 Ok(())
             }
             Effect::Install { range, access, zero } => {

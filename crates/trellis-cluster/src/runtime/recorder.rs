@@ -3,15 +3,21 @@
 //! Promises: noting a fault allocates nothing. The room for `record_faults_max` faults is reserved at the start, and is
 //! only address space until it is used. Faults that find no room are counted.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use trellis_cluster_protocol::PageRange;
+use trellis_cluster_protocol::coherence;
 
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};
 use crate::config::Config;
-use trellis_record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
+use trellis_record::{Choice, Chosen, Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 
 /// The maximum number of threads whose faults are distinguished. Later threads count as the last.
 const THREADS_MAX: usize = 1024;
+/// The maximum number of pages of which it is kept what their protocol chose for them.
+const CHOSEN_PAGES_MAX: usize = 1 << 16;
 
 pub(crate) struct Recorder {
     faults: Option<Ordered<Faults>>,
@@ -20,6 +26,8 @@ pub(crate) struct Recorder {
     dropped: AtomicU64,
     /// The name of each phase, its start, and the counters at its start.
     phases: Ordered<Vec<(String, u64, Counters)>>,
+    /// How often each page was treated in a way that its protocol chose.
+    choices: Ordered<BTreeMap<(Choice, u32), u64>>,
 }
 
 struct Faults {
@@ -40,7 +48,13 @@ impl Recorder {
             )
         });
         let keeps_faults = config.record_faults_max > 0;
-        Recorder { faults, keeps_faults, dropped: AtomicU64::new(0), phases: Ordered::new(Rank::Last, Vec::new()) }
+        Recorder {
+            faults,
+            keeps_faults,
+            dropped: AtomicU64::new(0),
+            phases: Ordered::new(Rank::Last, Vec::new()),
+            choices: Ordered::new(Rank::Last, BTreeMap::new()),
+        }
     }
 
     pub(super) fn fault(&self, since_ns: u64, page: u32, offset: Option<u32>, kind: FaultKind, waited_ns: u64) {
@@ -65,6 +79,23 @@ impl Recorder {
             wait_us_x10: waited_ns / 100,
             thread,
         });
+    }
+
+    /// A protocol treated these pages in a way that it chose for them.
+    pub(super) fn chose(&self, range: PageRange, choice: coherence::Choice) {
+        if self.faults.is_none() {
+            return;
+        }
+        let choice = match choice {
+            coherence::Choice::MovesWithLoad => Choice::MovesWithLoad,
+            coherence::Choice::Stays => Choice::Stays,
+        };
+        let mut choices = lock(&self.choices);
+        for page in range.pages() {
+            if choices.len() < CHOSEN_PAGES_MAX || choices.contains_key(&(choice, page.0)) {
+                *choices.entry((choice, page.0)).or_default() += 1;
+            }
+        }
     }
 
     /// Begins a part of the run that the program names.
@@ -106,10 +137,26 @@ impl Recorder {
             seconds: now_us as f64 / 1e6,
             counters,
             phases,
+            choices: chosen(&lock(&self.choices)),
             faults_dropped: self.dropped.load(Ordering::Relaxed),
             faults,
         }
     }
+}
+
+/// Pages of one choice that follow each other, together.
+fn chosen(choices: &BTreeMap<(Choice, u32), u64>) -> Vec<Chosen> {
+    let mut runs: Vec<Chosen> = Vec::new();
+    for (&(choice, page), &times) in choices {
+        match runs.last_mut() {
+            Some(last) if last.choice == choice && last.first + last.pages == u64::from(page) => {
+                last.pages += 1;
+                last.times += times;
+            }
+            _ => runs.push(Chosen { choice, first: page.into(), pages: 1, times }),
+        }
+    }
+    runs
 }
 
 /// The phases with their ends: each ends where the next begins, and the last one ends now.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use trellis::config;
 use trellis::record::advice::{self, Advice};
-use trellis::record::{Counters, Record};
+use trellis::record::{Choice, Counters, Record};
 
 use super::{Made, RunArguments, status};
 use crate::exit::Failure;
@@ -88,6 +88,9 @@ impl Review {
         if self.shows_counters && phase.is_some() {
             text.push_str(&status::counter_table(&by_node(&advice::counters(records, phase)?)));
         }
+        if self.shows_counters {
+            text.push_str(&chosen(records));
+        }
         if self.gives_advice {
             text.push_str(&advised(&advice::advise(records, phase)?, records));
         }
@@ -114,6 +117,20 @@ impl Review {
 fn by_node(counters: &BTreeMap<usize, Counters>) -> Vec<Option<Counters>> {
     let nodes = counters.keys().last().map_or(0, |last| last + 1);
     (0..nodes).map(|node| counters.get(&node).copied()).collect()
+}
+
+/// What the protocol chose for pages, and why.
+fn chosen(records: &[Record]) -> String {
+    let choices = [
+        (Choice::MovesWithLoad, "moved with their first load", "nodes load from them and then store to them"),
+        (Choice::Stays, "stayed for a while after they came", "they were taken while they were stored to"),
+    ];
+    let about = |(choice, what, why): (Choice, &str, &str)| {
+        let (times, place) = advice::chosen(records, choice)?;
+        let coherence = &records.first()?.coherence;
+        Some(format!("coherence = {coherence}: pages {what}, {times} times, because {why}: {place}\n"))
+    };
+    choices.into_iter().filter_map(about).collect()
 }
 
 fn advised(advice: &[Advice], records: &[Record]) -> String {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use pages::{Group, Use, uses};
 use serde::Serialize;
 
-use crate::{Counters, FaultKind, FaultRecord, Phase, Record};
+use crate::{Choice, Counters, FaultKind, FaultRecord, Phase, Record};
 
 /// How many pieces of advice are given.
 pub const ADVICE_MAX: usize = 3;
@@ -61,6 +61,17 @@ pub fn advise(records: &[Record], phase: Option<&str>) -> Result<Vec<Advice>, St
 /// As [`advise`].
 pub fn counters(records: &[Record], phase: Option<&str>) -> Result<BTreeMap<usize, Counters>, String> {
     Ok(Run::new(records, phase)?.counters)
+}
+
+/// How often pages were treated in this way, and where they are. `None` if there are none.
+pub fn chosen(records: &[Record], choice: Choice) -> Option<(u64, String)> {
+    let page_bytes = records.first()?.page_bytes as u64;
+    let of_choice = || records.iter().flat_map(|record| &record.choices).filter(|chosen| chosen.choice == choice);
+    let mut pages: Vec<u64> = of_choice().flat_map(|chosen| chosen.first..chosen.first + chosen.pages).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    let times = of_choice().map(|chosen| chosen.times).sum();
+    (!pages.is_empty()).then(|| (times, place(&Group { pages, ..Group::default() }, page_bytes)))
 }
 
 /// What is lost, in nanoseconds, and the sentence about it.

@@ -1,7 +1,7 @@
 //! Records of small runs, and what is advised after each.
 
 use super::*;
-use crate::{Phase, VERSION};
+use crate::{Chosen, Phase, VERSION};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -34,6 +34,7 @@ fn record(node: usize, faults: Vec<FaultRecord>) -> Record {
         seconds: 1.0,
         counters,
         phases: Vec::new(),
+        choices: Vec::new(),
         faults_dropped: 0,
         faults,
     }
@@ -212,4 +213,17 @@ fn only_the_named_phase_counts() {
     assert_eq!(unknown, "no phase is named sort; the program names fill, solve");
     let none = advise(&[record(0, Vec::new())], Some("sort")).unwrap_err();
     assert!(none.contains("the program names none"), "{none}");
+}
+
+#[test]
+fn what_a_protocol_chose_is_counted_and_placed() {
+    let chosen = |choice, first, pages, times| Chosen { choice, first, pages, times };
+    let with = |node, choices| Record { choices, ..record(node, Vec::new()) };
+    let records = [
+        with(0, vec![chosen(Choice::MovesWithLoad, 4, 2, 7), chosen(Choice::Stays, 9, 1, 1)]),
+        with(1, vec![chosen(Choice::MovesWithLoad, 5, 2, 3)]),
+    ];
+    let place = "bytes 0x4000 to 0x6fff of the region".to_owned();
+    assert_eq!(super::chosen(&records, Choice::MovesWithLoad), Some((10, place)));
+    assert_eq!(super::chosen(&records[1..], Choice::Stays), None);
 }
