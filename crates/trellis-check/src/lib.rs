@@ -97,5 +97,6 @@ pub mod release;
 pub mod scale;
 pub mod simulate;
 pub mod synchronisation;
+pub mod turns;
 pub mod waits;
 mod world;

@@ -6,7 +6,9 @@
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{checks, dependencies, documents, matrix, optional, package, pages, pure, setup, spelling, step, tidy};
+use crate::{
+    checks, dependencies, documents, instructions, matrix, optional, package, pages, pure, setup, spelling, step, tidy,
+};
 
 /// Runs the checks of every change, or all checks.
 pub(crate) fn run(workspace: &Workspace, in_full: bool) -> Result<()> {
@@ -32,6 +34,7 @@ pub(crate) fn run(workspace: &Workspace, in_full: bool) -> Result<()> {
     let mut test = workspace.command(&words[0]);
     step::command(&format!("the README's test command: {}", words.join(" ")), test.args(&words[1..]))?;
     step::step("protocols: mutants, explorations, swarms, litmus tests, histories", || checks::run(workspace))?;
+    step::step("instructions of the protocols for a fault", || instructions::run(workspace, false))?;
     matrix::run(workspace, true, None)?;
     if in_full {
         documents::run(workspace, None)?;

@@ -16,6 +16,7 @@ mod fabric;
 mod features;
 #[path = "../../trellis-c/install.rs"]
 mod install;
+mod instructions;
 mod load;
 mod matrix;
 mod optional;
@@ -95,6 +96,12 @@ enum Task {
     },
     /// Run only the checks of the files: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
+    /// Count the instructions that the protocols execute for a fault, and compare them with the table.
+    Instructions {
+        /// Put the counts into the table.
+        #[arg(long)]
+        rewrite: bool,
+    },
     /// Put the generated tables into their pages: scripts of protocols, figures of speed.
     Pages,
     /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
@@ -149,6 +156,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Soak { load: Some(count), only, .. } => load::run(&workspace, count, &only),
         Task::Soak { minutes, .. } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
+        Task::Instructions { rewrite } => instructions::run(&workspace, rewrite),
         Task::Pages => pages::write(&workspace.root),
         Task::Bench { runs, no_record, only, against } => {
             bench::run(&workspace, &bench::Options { runs, keep: !no_record, only: &only, against: against.as_deref() })

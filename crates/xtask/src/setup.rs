@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use trellis_output::programs;
 
-use crate::{package, spelling, step};
+use crate::{instructions, package, spelling, step};
 
 /// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
 #[derive(Clone, Copy)]
@@ -70,6 +70,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "mvn", package: "maven" },
     PROTOBUF,
     PROTOBUF_TYPES,
+    instructions::COUNTER,
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "ssh", package: "openssh-client" },
     // It may be outside of PATH.

@@ -2,6 +2,7 @@
 //!
 //! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, in tables and in JSON.
 
+mod auto;
 mod checks;
 pub(crate) mod cluster;
 pub(crate) mod consistency;
@@ -47,6 +48,7 @@ pub(crate) enum Benchmark {
     Lock(synchronisation::LockArguments),
     Barrier(synchronisation::BarrierArguments),
     Speed(speed::SpeedArguments),
+    Auto(auto::AutoArguments),
     Start(start::StartArguments),
     Hosts(hosts::HostsArguments),
     Slurm(slurm::SlurmArguments),
@@ -79,6 +81,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Lock(arguments) => synchronisation::lock(arguments),
         Benchmark::Barrier(arguments) => synchronisation::barrier(arguments),
         Benchmark::Speed(arguments) => speed::run(arguments),
+        Benchmark::Auto(arguments) => auto::run(arguments),
         Benchmark::Start(arguments) => start::run(arguments),
         Benchmark::Hosts(arguments) => hosts::run(arguments),
         Benchmark::Slurm(arguments) => slurm::run(arguments),

@@ -72,11 +72,13 @@ pub(crate) enum Work {
 }
 
 /// A figure of a work, in all columns.
-struct Row {
+pub(crate) struct Row {
     /// The names of the columns' figures, and of the two ratios.
     fields: [&'static str; 5],
-    words: &'static str,
-    unit: &'static str,
+    /// The name of the ratio to the best fixed protocol (`trellis bench auto`).
+    pub(crate) auto_field: &'static str,
+    pub(crate) words: &'static str,
+    pub(crate) unit: &'static str,
     /// Whether more is better.
     is_rate: bool,
 }
@@ -91,6 +93,7 @@ macro_rules! row {
                 concat!($name, "_share_of_limit"),
                 concat!($name, "_share_of_best"),
             ],
+            auto_field: concat!($name, "_auto_share"),
             words: $words,
             unit: $unit,
             is_rate: $is_rate,
@@ -99,7 +102,12 @@ macro_rules! row {
 }
 
 impl Work {
-    fn rows(self) -> &'static [Row] {
+    /// The word on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    pub(crate) fn rows(self) -> &'static [Row] {
         match self {
             Work::Faults => &[
                 row!("read_fault_us", "remote read fault", "µs", false),
@@ -137,7 +145,7 @@ impl Work {
     }
 
     /// One measurement on two nodes: a number for each row.
-    fn on_nodes(self, common: &Common) -> Result<Vec<f64>, Failure> {
+    pub(crate) fn on_nodes(self, common: &Common) -> Result<Vec<f64>, Failure> {
         let milliseconds = |seconds: f64| vec![seconds * 1e3];
         Ok(match self {
             Work::Faults => {
@@ -192,7 +200,7 @@ impl Work {
 }
 
 /// The settings of a user who sets nothing. Other benchmarks choose a known link.
-fn without_options() -> Common {
+pub(crate) fn without_options() -> Common {
     Common::default().with("link", "auto")
 }
 
@@ -210,7 +218,7 @@ struct Columns {
 
 impl Row {
     /// How much of `other` the default reaches: 1 is all of it.
-    fn share(&self, other: f64, default: f64) -> f64 {
+    pub(crate) fn share(&self, other: f64, default: f64) -> f64 {
         if self.is_rate { default / other } else { other / default }
     }
 }
@@ -223,8 +231,7 @@ pub(crate) fn run(arguments: &SpeedArguments) -> Ending {
     let (mut table, mut rows) = (Vec::new(), Vec::new());
     let mut progress = Progress::default();
     for (number, work) in chosen.iter().copied().enumerate() {
-        let name = work.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        progress.step(&format!("measuring {name} ({} of {})…", number + 1, chosen.len()));
+        progress.step(&format!("measuring {} ({} of {})…", work.name(), number + 1, chosen.len()));
         for (row, columns) in work.rows().iter().zip(measure(work, arguments.rounds)?) {
             let Columns { limit, default, best } = columns;
             let [limit_name, default_name, best_name, of_limit, of_best] = row.fields;

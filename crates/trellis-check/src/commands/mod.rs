@@ -22,6 +22,7 @@ mod release;
 mod scale;
 mod side_by_side;
 mod simulated;
+mod turns;
 
 use crate::explore::Options;
 use crate::litmus::json_text;
@@ -80,6 +81,8 @@ enum Command {
     Replay(simulated::Replay),
     /// Simulate clusters of 2 to 1,024 nodes; print and draw what operations cost.
     Scale(scale::Scale),
+    /// Pass a page between two nodes without a cluster, for tools that count instructions.
+    Turns(turns::Turns),
 }
 
 /// Runs one command. `host` does what this crate cannot do alone: it starts processes and draws.
@@ -98,6 +101,7 @@ pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode
         Command::Swarm(chosen) => simulated::run_swarm(chosen, json).map_err(refused),
         Command::Replay(chosen) => simulated::run_replay(chosen, json).map_err(refused),
         Command::Scale(chosen) => scale::run(chosen, host, json),
+        Command::Turns(chosen) => turns::run(chosen, json).map_err(refused),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -209,6 +209,21 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "auto",
+        arguments: &[],
+        figures: &[
+            figure("turns_per_s_auto_share", "turns under a lock: auto / best fixed", Target::AtLeast(0.91)),
+            figure("handovers_per_s_auto_share", "contended lock: auto / best fixed", Target::AtLeast(0.91)),
+            figure("read_gb_per_s_auto_share", "reading 256 MiB: auto / best fixed", Target::AtLeast(0.91)),
+            figure("matmul_512_ms_auto_share", "matmul 512: best fixed / auto", Target::AtLeast(0.91)),
+            figure("matmul_1024_ms_auto_share", "matmul 1024: best fixed / auto", Target::AtLeast(0.91)),
+            figure("sort_262144_ms_auto_share", "sort 262,144: best fixed / auto", Target::AtLeast(0.91)),
+            figure("sort_4194304_ms_auto_share", "sort 4,194,304: best fixed / auto", Target::AtLeast(0.91)),
+            figure("jacobi_ms_auto_share", "Jacobi: best fixed / auto", Target::AtLeast(0.91)),
+            figure("false_sharing_us_auto_share", "false sharing: best fixed / auto", Target::AtLeast(0.91)),
+        ],
+    },
+    Benchmark {
         name: "jacobi",
         arguments: &[],
         figures: &[
