@@ -1,7 +1,7 @@
 //! How many system calls a fault takes, counted by the kernel over thousands of faults between two nodes.
 //!
-//! Only calls that each fault needs are counted: those that open and protect pages, return from the signal handler, and
-//! send. How often a thread looks for a message and sleeps depends on the machine. Nothing else may run in this process
+//! Only calls that each fault needs are counted: those that open and protect pages, and return from the signal handler. How
+//! often a thread looks for a message and sleeps depends on the machine. Nothing else may run in this process
 //! meanwhile, so this file has one test.
 
 mod support;
@@ -82,7 +82,7 @@ const EXPECTED: [(Catch, [u64; 4]); 3] =
     [(Catch::Signal, [1, 0, 1, 1]), (Catch::Handler, [2, 0, 1, 0]), (Catch::Mprotect, [0, 2, 0, 1])];
 
 #[test]
-fn a_fault_takes_these_system_calls_and_no_others_that_move_pages() {
+fn a_fault_takes_these_system_calls() {
     let counters: Option<Vec<Counter>> = CALLS.iter().map(|(_, call)| Counter::new(*call)).collect();
     let Some(counters) = counters else {
         return trellis_testing::skip(
@@ -111,7 +111,8 @@ fn a_fault_takes_these_system_calls_and_no_others_that_move_pages() {
                     CALLS.iter().zip(expected).zip(before.iter().zip(&after))
                 {
                     let calls = after - before;
-                    assert!(calls <= expected * faults + faults / 50, "{catch}: {calls} {name} in {faults} faults");
+                    let allowed = expected * faults..=expected * faults + faults / 50;
+                    assert!(allowed.contains(&calls), "{catch}: {calls} {name} in {faults} faults");
                 }
             }
         });

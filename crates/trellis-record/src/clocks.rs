@@ -13,8 +13,8 @@ pub fn thread_time_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A counter of the processor that rises all the time, about once in half a nanosecond or slower. It is read much faster
-/// than the clock, and says nothing more exact than whether a moment has passed.
+/// A counter of the processor that rises all the time, one to four times in a nanosecond. It is read much faster than the
+/// clock, and is good enough to say whether a moment has passed.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]

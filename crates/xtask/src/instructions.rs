@@ -1,6 +1,6 @@
 //! The instructions that the protocols of pages execute for a fault, counted by callgrind and compared with a table.
 //!
-//! Promises: only what a fault adds is counted, so neither the start of a program nor the machine's speed matters. A
+//! Promises: only what a fault adds is counted, with the loop that passes messages between the two nodes, so neither the start of a program nor the machine's speed matters. A
 //! count fails if it is more than [`SLACK_PERCENT`] above the table, which leaves room for another compiler. It must
 //! never compare times.
 
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// The program that counts.
 pub(crate) const COUNTER: Needed = Needed::new("valgrind", "valgrind");
-/// The table, relative to the root: a protocol, what a node does in its turn, and instructions for each fault.
+/// The path of the table. A line is a protocol, what a node does in its turn, and the instructions for a fault.
 const TABLE: &str = "crates/xtask/assets/instructions.txt";
 const SLACK_PERCENT: u64 = 10;
 /// Two runs differ by this many turns, and nothing else.

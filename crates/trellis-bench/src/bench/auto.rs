@@ -1,5 +1,5 @@
-//! `trellis bench auto`: the works of `trellis bench speed` with `coherence = auto`, and with every fixed protocol that
-//! promises the same.
+//! `trellis bench auto`: the works of `trellis bench speed` with `coherence = auto`, and with the fixed protocols that a user
+//! could choose in its place: the same promise, and no option of their own.
 //!
 //! Promises: in each round all protocols are measured one after the other, and the figures are medians of the rounds. Only
 //! the protocol differs: no other option is set.

@@ -243,7 +243,8 @@ impl fmt::Display for NoProtocol {
         write!(
             f,
             "`{}` is not a protocol; there is auto, {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
-             delay(…, short), delay(…, 500us), each once",
+             delay(…, short), delay(…, 500us), each once; \
+             auto is delay(dynamic(migratory), short)",
             self.0,
             bases.join(", ")
         )
@@ -261,10 +262,10 @@ impl FromStr for Protocol {
 }
 
 fn parse(text: &str) -> Option<Protocol> {
-    // `dynamic` alone is the variant that sends fewer messages; `hlrc` alone is the one that finds out what is better.
     if text == "auto" {
         return Some(Protocol::AUTO);
     }
+    // `dynamic` alone is the variant that sends fewer messages; `hlrc` alone is the one that finds out what is better.
     let base = |word: &str| Base::ALL.iter().copied().find(|base| base.name() == word);
     let short = match text {
         "dynamic" => Some(Base::DynamicForward),

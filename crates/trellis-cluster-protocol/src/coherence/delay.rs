@@ -11,7 +11,7 @@
 //! # The threshold
 //!
 //! [`Threshold::Fixed`] is the same for all pages. [`Threshold::Adaptive`] is computed from the page's activity and the
-//! number of waiting requests, which is what the paper left open; so is [`Threshold::Short`], with a lower bound. With
+//! number of waiting requests, which is what the paper left open; so is [`Threshold::Short`], with a smaller maximum. With
 //!
 //! * `T`, the time it takes to get a page, measured from fault to grant. A shorter time counts at once; a longer one counts
 //!   little, and only if the page is not in dispute. So `T` is near the shortest time, and delays at other nodes do not
@@ -232,10 +232,12 @@ impl<P: Coherence> Delay<P> {
         };
         let page = asked.demand;
         if !self.takes(&message, page) || !self.is_staying(page) {
-            // Neighbours that stay are not given along with a page to load from. A range for stores was announced by its
-            // program, and P may have to answer for each of its pages: it is left as it is.
+            // Neighbours that stay are not given along with a page that is needed. P has to answer for each page of a range
+            // for stores that was announced: it is left as it is.
             let message = match message {
-                Message::Request { write: false, range, .. } | Message::Forward { write: false, range, .. } => {
+                Message::Request { write: false, range, .. }
+                | Message::Request { announced: false, range, .. }
+                | Message::Forward { write: false, range, .. } => {
                     message.narrowed(range.grow(page, |other| !self.is_staying(other)))
                 }
                 _ => message,
@@ -294,6 +296,9 @@ impl<P: Coherence> Delay<P> {
             while let Some(&effect) = effects.get(seen) {
                 if let Effect::Hold(page) = effect {
                     effects[seen] = self.held(now, page);
+                    if matches!(effects[seen], Effect::Alarm { .. }) {
+                        effects.push(Effect::Chose { range: PageRange::one(page), choice: Choice::Stays });
+                    }
                 } else {
                     self.note(now, effect, is_message);
                 }

@@ -363,7 +363,7 @@ pub enum Message {
         range: PageRange,
         /// For a store.
         write: bool,
-        /// The program announced that it will touch the whole range; otherwise the pages around `demand` are a guess.
+        /// Each page of the range is wanted, and has to be answered; otherwise those around `demand` are a guess.
         announced: bool,
         /// The node that receives them.
         requester: NodeId,
@@ -603,8 +603,8 @@ impl Message {
         }
     }
 
-    /// The same message, reduced to the pages of `range`, which must contain the demanded page. Not for a request for
-    /// stores to a whole range: each of its pages is requested by itself and has to be answered.
+    /// The same message, reduced to the pages of `range`, which must contain the demanded page. Not for an announced request
+    /// for stores: each of its pages is requested by itself and has to be answered.
     #[must_use]
     pub fn narrowed(mut self, narrow: PageRange) -> Message {
         if let Message::Request { range, demand, .. } | Message::Forward { range, demand, .. } = &mut self {

@@ -200,7 +200,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "coherence",
         default: "ivy",
-        accepted: "auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, round any of them lock(…), delay(…); hlrc(invalidate), hlrc(update), hlrc(adaptive); lease",
+        accepted: "ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, round any of them lock(…), delay(…); auto, round it lock(…); hlrc(invalidate), hlrc(update), hlrc(adaptive); lease",
         meaning: "The protocol that decides who may read or write a page now; lease goes with home = memory-server.",
         apply: leased::coherence,
     },

@@ -197,7 +197,7 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "coherence = \"lock\"\n",
-            "trellis.toml:1: coherence: `lock` is not a protocol; there is auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, short), delay(…, 500us), each once",
+            "trellis.toml:1: coherence: `lock` is not a protocol; there is auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, short), delay(…, 500us), each once; auto is delay(dynamic(migratory), short)",
         ),
         (
             "coherence_ranges = [\n  \"0-4096=ivy\",\n  \"8192-4096=ivy\",\n]\n",
@@ -217,11 +217,11 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "coherence = \"lock(hlrc)\"\n",
-            "trellis.toml:1: coherence: `lock(hlrc)` is not a protocol; there is auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, short), delay(…, 500us), each once",
+            "trellis.toml:1: coherence: `lock(hlrc)` is not a protocol; there is auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, short), delay(…, 500us), each once; auto is delay(dynamic(migratory), short)",
         ),
         (
             "coherence = \"delay(hlrc)\"\n",
-            "trellis.toml:1: coherence: `delay(hlrc)` is not a protocol; there is auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, short), delay(…, 500us), each once",
+            "trellis.toml:1: coherence: `delay(hlrc)` is not a protocol; there is auto, ivy, dynamic(forward), dynamic(redirect), dynamic(migratory), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, short), delay(…, 500us), each once; auto is delay(dynamic(migratory), short)",
         ),
         (
             "link_faults = \"drop=10%\"\n",

@@ -51,7 +51,7 @@ const YIELD_AFTER_NS: u64 = 20_000;
 /// The service thread's priority, if the process may raise it (CAP_SYS_NICE).
 const SERVICE_NICE: i32 = -10;
 /// The minimum time between two looks, by threads that give locks back, for requests of the lock. It doubles with each
-/// look that finds nothing, because a look costs more than taking a lock again.
+/// look that finds nothing, because a look costs more than taking a lock again. In [`ticks`]: the longest is 2 to 8 µs.
 const LOOK_TICKS_FIRST: u64 = 2_000;
 const LOOK_TICKS_LONGEST: u64 = 8_000;
 /// Polls between two looks at the clock.

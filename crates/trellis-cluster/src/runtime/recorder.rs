@@ -1,9 +1,8 @@
 //! The record of a run: its phases always, its single faults if a record was requested.
 //!
-//! Promises: noting a fault allocates nothing. The room for `record_faults_max` faults is reserved at the start, and is
-//! only address space until it is used. Faults that find no room are counted.
+//! Promises: noting a fault or a choice allocates nothing. The room for `record_faults_max` faults is reserved at the start,
+//! and is only address space until it is used. Faults that find no room are counted.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trellis_cluster_protocol::PageRange;
@@ -16,8 +15,8 @@ use trellis_record::{Choice, Chosen, Counters, FaultKind, FaultRecord, Phase, Re
 
 /// The maximum number of threads whose faults are distinguished. Later threads count as the last.
 const THREADS_MAX: usize = 1024;
-/// The maximum number of pages of which it is kept what their protocol chose for them.
-const CHOSEN_PAGES_MAX: usize = 1 << 16;
+/// The maximum number of pages whose choices are kept.
+const CHOSEN_MAX: usize = 1 << 13;
 
 pub(crate) struct Recorder {
     faults: Option<Ordered<Faults>>,
@@ -26,8 +25,8 @@ pub(crate) struct Recorder {
     dropped: AtomicU64,
     /// The name of each phase, its start, and the counters at its start.
     phases: Ordered<Vec<(String, u64, Counters)>>,
-    /// How often each page was treated in a way that its protocol chose.
-    choices: Ordered<BTreeMap<(Choice, u32), u64>>,
+    /// How often pages were treated in ways that their protocols chose; sorted by choice and page.
+    choices: Ordered<Vec<Chosen>>,
 }
 
 struct Faults {
@@ -53,7 +52,7 @@ impl Recorder {
             keeps_faults,
             dropped: AtomicU64::new(0),
             phases: Ordered::new(Rank::Last, Vec::new()),
-            choices: Ordered::new(Rank::Last, BTreeMap::new()),
+            choices: Ordered::new(Rank::Last, Vec::with_capacity(if config.record.is_some() { CHOSEN_MAX } else { 0 })),
         }
     }
 
@@ -91,9 +90,14 @@ impl Recorder {
             coherence::Choice::Stays => Choice::Stays,
         };
         let mut choices = lock(&self.choices);
-        for page in range.pages() {
-            if choices.len() < CHOSEN_PAGES_MAX || choices.contains_key(&(choice, page.0)) {
-                *choices.entry((choice, page.0)).or_default() += 1;
+        for page in range.pages().map(|page| u64::from(page.0)) {
+            match choices.binary_search_by_key(&(choice, page), |chosen| (chosen.choice, chosen.first)) {
+                Ok(place) => choices[place].times += 1,
+                Err(place) if choices.len() < choices.capacity() => {
+                    choices.insert(place, Chosen { choice, first: page, pages: 1, times: 1 });
+                }
+                // The counters have it.
+                Err(_) => {}
             }
         }
     }
@@ -137,7 +141,7 @@ impl Recorder {
             seconds: now_us as f64 / 1e6,
             counters,
             phases,
-            choices: chosen(&lock(&self.choices)),
+            choices: joined(&lock(&self.choices)),
             faults_dropped: self.dropped.load(Ordering::Relaxed),
             faults,
         }
@@ -145,15 +149,15 @@ impl Recorder {
 }
 
 /// Pages of one choice that follow each other, together.
-fn chosen(choices: &BTreeMap<(Choice, u32), u64>) -> Vec<Chosen> {
+fn joined(choices: &[Chosen]) -> Vec<Chosen> {
     let mut runs: Vec<Chosen> = Vec::new();
-    for (&(choice, page), &times) in choices {
+    for chosen in choices {
         match runs.last_mut() {
-            Some(last) if last.choice == choice && last.first + last.pages == u64::from(page) => {
-                last.pages += 1;
-                last.times += times;
+            Some(last) if last.choice == chosen.choice && last.first + last.pages == chosen.first => {
+                last.pages += chosen.pages;
+                last.times += chosen.times;
             }
-            _ => runs.push(Chosen { choice, first: page.into(), pages: 1, times }),
+            _ => runs.push(chosen.clone()),
         }
     }
     runs

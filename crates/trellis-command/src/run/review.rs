@@ -122,13 +122,19 @@ fn by_node(counters: &BTreeMap<usize, Counters>) -> Vec<Option<Counters>> {
 /// What the protocol chose for pages, and why.
 fn chosen(records: &[Record]) -> String {
     let choices = [
-        (Choice::MovesWithLoad, "moved with their first load", "nodes load from them and then store to them"),
-        (Choice::Stays, "stayed for a while after they came", "they were taken while they were stored to"),
+        (
+            Choice::MovesWithLoad,
+            "loads brought pages with the right to store",
+            "nodes loaded from them before and then stored to them",
+        ),
+        (Choice::Stays, "pages stayed for a while after they came", "threads stored to them when they were taken"),
     ];
+    let coherence = records.first().map_or("", |record| &record.coherence);
     let about = |(choice, what, why): (Choice, &str, &str)| {
         let (times, place) = advice::chosen(records, choice)?;
-        let coherence = &records.first()?.coherence;
-        Some(format!("coherence = {coherence}: pages {what}, {times} times, because {why}: {place}\n"))
+        // A fixed time needs no reason.
+        let because = if coherence.contains("us)") { String::new() } else { format!(", because {why}") };
+        Some(format!("coherence = {coherence}: {what}, {times} times{because}: {place}\n"))
     };
     choices.into_iter().filter_map(about).collect()
 }

@@ -58,7 +58,7 @@ pub enum Variation {
     Forward,
     /// It tells the requester which node to ask.
     Redirect,
-    /// It passes the request on. A load of a page that this node loaded from and then stored to before asks for the right
+    /// It passes the request on. If a node loaded from a page before and then stored to it, its next load asks for the right
     /// to store.
     Migratory,
 }
@@ -135,6 +135,8 @@ struct Reader {
     from: NodeId,
     demand: PageIndex,
     range: PageRange,
+    /// How many nodes have passed the request on.
+    hops: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -93,7 +93,7 @@ impl Dynamic {
     }
 
     fn load_requested(&mut self, request: Request, effects: &mut Vec<Effect>) {
-        let Request { from, demand, range, .. } = request;
+        let Request { from, demand, range, hops, .. } = request;
         if !self.is_root(demand) || self.next[self.slot(demand)] != 0 {
             return self.pass_on(request, effects);
         }
@@ -101,14 +101,14 @@ impl Dynamic {
             if self.has(demand, HELD) {
                 effects.push(Effect::Hold(demand));
             }
-            return self.readers.push(Reader { from, demand, range });
+            return self.readers.push(Reader { from, demand, range, hops });
         }
-        self.share(Reader { from, demand, range }, effects);
+        self.share(Reader { from, demand, range, hops }, effects);
     }
 
     /// Gives read copies: event `Read` of the paper.
     fn share(&mut self, reader: Reader, effects: &mut Vec<Effect>) {
-        let Reader { from, demand, range } = reader;
+        let Reader { from, demand, range, .. } = reader;
         let run = range.grow(demand, |page| {
             self.is_free(page)
                 && self.next[self.slot(page)] == 0

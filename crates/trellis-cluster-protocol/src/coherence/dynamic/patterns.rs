@@ -8,8 +8,9 @@
 //! it costs a fault here and no message. With that store the page is *certain*: the next [`CERTAIN_TIMES`] loads open it
 //! for stores, and then it is likely again. A page that leaves before it was stored to is not migratory.
 //!
-//! Promises: nothing here is needed for coherence. A wrong guess costs other nodes the copies of one page, once for each
-//! [`CERTAIN_TIMES`] loads at most, and is forgotten when it is noticed. One byte for each page, none if nothing is learned.
+//! Promises: nothing here is needed for coherence. A wrong guess is noticed at the latest with the load after
+//! [`CERTAIN_TIMES`] others; until then each of these loads takes the page from all other nodes. One byte for each page, none
+//! if nothing is learned.
 
 use alloc::vec;
 use alloc::vec::Vec;

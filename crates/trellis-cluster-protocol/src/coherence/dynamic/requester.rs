@@ -5,8 +5,8 @@
 
 use super::patterns::Opening;
 use super::{
-    AWAITED, Dynamic, Guess, HELD, LOAD_AWAITED, Load, OWNER, PENDING, ROOT, Request, RequestKind, STORE_AWAITED,
-    Variation, WRITTEN, needed, violation,
+    AWAITED, Dynamic, Guess, HELD, LOAD_AWAITED, Load, OWNER, PENDING, ROOT, Reader, Request, RequestKind,
+    STORE_AWAITED, Variation, WRITTEN, needed, violation,
 };
 use crate::coherence::{Choice, Coherence, Content, Effect, Message};
 use crate::page::{Access, NodeId, PageIndex, PageRange};
@@ -31,7 +31,7 @@ impl Dynamic {
         let kind_of = |this: &Dynamic, page| match (write, announced) {
             (true, true) => RequestKind::AnnouncedStore,
             (true, false) if this.owns(page) => RequestKind::Store,
-            // Guessing at stores would strip other writers. A copy does not.
+            // A guess at stores would strip other writers. A copy does not, unless the page moves with its loads.
             _ => RequestKind::Load,
         };
         let is_next = |this: &Dynamic, page| this.is_wanting(page, kind_of(this, page) != RequestKind::Load);
@@ -128,8 +128,11 @@ impl Dynamic {
 
     /// Opens pages that came with the right to store. Where the first store must be noticed, it opens them for loads.
     fn put_owned_in_force(&mut self, range: PageRange, content: Content, effects: &mut Vec<Effect>) {
+        // Where another writer is waiting, there would be no time for a fault of its own.
         let for_stores = |this: &Dynamic, page| {
-            this.has(page, STORE_AWAITED) || this.patterns.opening(this.slot(page)) == Opening::ForStores
+            this.has(page, STORE_AWAITED)
+                || this.next_of(page).is_some()
+                || this.patterns.opening(this.slot(page)) == Opening::ForStores
         };
         let (is_here, is_zero) = (content == Content::Kept, content == Content::Zero);
         let mut next = range.first().0;
@@ -222,7 +225,9 @@ impl Dynamic {
         for page in asked.pages().filter(|&page| !given.contains(page)) {
             let awaited = self.has(page, AWAITED);
             self.clear(page, PENDING | ROOT | AWAITED);
-            self.patterns.left(self.slot(page));
+            if self.access(page) == Access::None {
+                self.patterns.left(self.slot(page));
+            }
             if awaited {
                 effects.push(Effect::Wake(PageRange::one(page)));
             }
@@ -237,15 +242,18 @@ impl Dynamic {
             return;
         }
         self.next[slot] = 0;
+        // It has not left: a node leaves only when every page is taken over that others may ask it for, and this node's
+        // requests are answered before that.
         self.set_hint(page, asked);
         let range = PageRange::one(page);
-        let request = |from, write| Request { from, demand: page, range, write, announced: false, hops: 1 };
+        let request = |from, write, hops| Request { from, demand: page, range, write, announced: false, hops };
         while let Some(index) = self.readers.iter().position(|reader| reader.demand == page) {
-            let reader = self.readers.remove(index);
-            self.pass_on(request(reader.from, false), effects);
+            let Reader { from, hops, .. } = self.readers.remove(index);
+            self.pass_on(request(from, false, hops), effects);
         }
         if let Some(next) = next {
-            self.pass_on(request(next, true), effects);
+            // A writer's path ends in the line, however often it was passed on before.
+            self.pass_on(request(next, true, 1), effects);
         }
     }
 
