@@ -28,6 +28,20 @@ fn hello_in_c_and_cpp_comes_from_every_node() {
 }
 
 #[test]
+fn a_sanitizer_of_addresses_finds_a_mistake_in_private_memory_of_a_node() {
+    let test = "sanitized";
+    let source = support::program("sanitized.c");
+    let Some(program) = support::compile(test, &C, &source, &["-fsanitize=address", "-g"]) else { return };
+    // The address of the region is that of a program that chooses none.
+    let printed = support::run_cluster(test, &program, 2, &[], &[]);
+    assert!(printed.iter().all(|text| text.contains("sees 7")), "{printed:?}");
+    let folder = support::fresh_folder("sanitized-mistake");
+    let mut alone = support::Node::start(&folder, "0", Command::new(&program).arg("10"), &[]);
+    let status = alone.end();
+    assert!(!status.success() && alone.complained().contains("heap-buffer-overflow"), "{}", alone.complained());
+}
+
+#[test]
 fn a_product_of_matrices_is_right_in_every_order_and_on_any_number_of_nodes() {
     let Some(program) = support::compile("matmul", &CPP, &support::example("matmul/matmul.cpp"), &[]) else { return };
     let locking = [("TRELLIS_COHERENCE", "lock(dynamic)")];

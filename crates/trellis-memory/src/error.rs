@@ -80,7 +80,7 @@ pub enum RegionError {
     /// No process on this machine can have memory there.
     #[error(
         "base_address {base:#x} with {} is outside the addresses that a process can have on this machine; \
-         choose a lower one, for example 0x100000000000",
+         choose a lower one, for example 0x400000000000",
         Bytes(*bytes)
     )]
     BaseUnreachable {

@@ -169,7 +169,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "base_address",
-        default: "0x100000000000",
+        default: "0x400000000000",
         accepted: "a hexadecimal address, a multiple of page_bytes and of 4096",
         meaning: "Where the region is mapped, the same in every process, so that pointers may be shared.",
         apply: |config, raw| {

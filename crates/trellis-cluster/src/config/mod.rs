@@ -159,7 +159,7 @@ impl Default for Config {
             network: None,
             region_bytes: 256 << 20,
             heap_bytes: None,
-            base_address: 0x1000_0000_0000,
+            base_address: 0x4000_0000_0000,
             page_bytes: 4096,
             catch: Catch::Auto,
             coherence: Protocol::IVY,

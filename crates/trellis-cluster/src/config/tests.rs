@@ -185,7 +185,7 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "base_address = \"high\"\n",
-            "trellis.toml:1: base_address: `high` is not an address; accepted: a hexadecimal address such as \"0x100000000000\"",
+            "trellis.toml:1: base_address: `high` is not an address; accepted: a hexadecimal address such as \"0x400000000000\"",
         ),
         (
             "catch = \"sigsegv\"\n",
@@ -310,7 +310,7 @@ fn every_refusal_of_a_json_file_names_file_line_and_key() {
         ),
         (
             LISTING_2.replace("\"0x10000000000\"", "\"0x\""),
-            "ivy.json:9: base_addr: `0x` is not an address; accepted: a hexadecimal address such as \"0x100000000000\"",
+            "ivy.json:9: base_addr: `0x` is not an address; accepted: a hexadecimal address such as \"0x400000000000\"",
         ),
         (
             LISTING_2.replace("268435456", "null"),

@@ -74,9 +74,9 @@ pub fn bytes_of_text(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// An address: `"0x100000000000"`, or the number itself.
+/// An address: `"0x400000000000"`, or the number itself.
 pub(super) fn address(raw: &Raw) -> Result<usize, String> {
-    const ACCEPTED: &str = "accepted: a hexadecimal address such as \"0x100000000000\"";
+    const ACCEPTED: &str = "accepted: a hexadecimal address such as \"0x400000000000\"";
     match raw {
         Raw::Number(value) => usize::try_from(*value).map_err(|_| format!("{value} is not an address; {ACCEPTED}")),
         Raw::Text(text) => hexadecimal(text.trim()).ok_or_else(|| format!("`{text}` is not an address; {ACCEPTED}")),

@@ -163,10 +163,16 @@ fn reason<'data>(contents: impl ReadRef<'data>) -> Option<&'static str> {
     if notes.any(is_of_go) {
         return Some("it is written in Go, which makes system calls without the C library");
     }
-    let sanitizer = needed(header, endian, contents).into_iter().flatten().any(|library| {
-        [&b"libasan.so"[..], b"libtsan.so", b"libhwasan.so", b"liblsan.so"].iter().any(|name| library.starts_with(name))
-    });
-    sanitizer.then_some("it is linked with a sanitizer, which has to be the first library that is loaded")
+    let libraries = needed(header, endian, contents).unwrap_or_default();
+    let needs = |name: &[u8]| libraries.iter().any(|library| library.starts_with(name));
+    if needs(b"libtsan.so") {
+        return Some(
+            "it is linked with ThreadSanitizer, which has to be the first library that is loaded, and which accepts a region \
+             only at few addresses: add --set base_address=0x7e8000000000",
+        );
+    }
+    let is_first = [&b"libasan.so"[..], b"libhwasan.so", b"liblsan.so"].into_iter().any(needs);
+    is_first.then_some("it is linked with a sanitizer, which has to be the first library that is loaded")
 }
 
 /// The libraries that a program names, whose contents these are; none if it is a script.
