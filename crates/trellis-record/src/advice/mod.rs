@@ -139,6 +139,11 @@ impl<'a> Run<'a> {
         self.any().is_some_and(|record| record.coherence.starts_with(coherence))
     }
 
+    /// Whether a load brings the right to store where that helps.
+    fn learns_migration(&self) -> bool {
+        self.any().is_some_and(|record| record.coherence.contains("migratory"))
+    }
+
     /// Whether the region lies at memory servers, where no other protocol or catcher is possible.
     fn is_leased(&self) -> bool {
         self.has("lease")
@@ -164,10 +169,14 @@ impl<'a> Run<'a> {
                  node's part pages of its own (padding to {page_bytes} bytes){}",
                 or_hlrc("hlrc")
             ),
-            Use::ReadThenWritten if self.has("migrate") || self.has("hlrc") || self.is_leased() => return None,
+            Use::ReadThenWritten
+                if self.has("migrate") || self.has("hlrc") || self.learns_migration() || self.is_leased() =>
+            {
+                return None;
+            }
             Use::ReadThenWritten => format!(
                 "second faults, {faults} faults of {nodes}: pages are loaded from and then stored to, {place}; set \
-                 coherence = migrate for them, which brings the right to store with the first load"
+                 coherence = auto for them, which brings the right to store with the first load"
             ),
             Use::OneWriter if self.has("hlrc(update)") => return None,
             Use::OneWriter => format!(
@@ -332,6 +341,7 @@ fn place(group: &Group, page_bytes: u64) -> String {
     let run = format!("bytes {:#x} to {:#x} of the region", first * page_bytes, (first + count) * page_bytes - 1);
     match group.pages.len() as u64 - count {
         0 => run,
+        1 => format!("{run} and another page"),
         others => format!("{run} and {others} other pages"),
     }
 }

@@ -125,7 +125,7 @@ fn a_load_before_each_store_asks_for_another_protocol() {
         (0..6).flat_map(pair).collect::<Vec<_>>()
     };
     let advice = only(&[record(0, both(0)), record(1, both(25_000))]);
-    assert!(advice.sentence.contains("coherence = migrate"), "{}", advice.sentence);
+    assert!(advice.sentence.contains("coherence = auto"), "{}", advice.sentence);
     assert!((advice.lost_seconds - 0.12).abs() < 1e-9, "only the second faults can be saved: {advice:?}");
     assert!(advice.sentence.starts_with("second faults, 12 faults of nodes 0 and 1: "), "{advice:?}");
 }
