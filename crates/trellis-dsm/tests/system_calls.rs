@@ -111,7 +111,9 @@ fn a_fault_takes_these_system_calls() {
                     CALLS.iter().zip(expected).zip(before.iter().zip(&after))
                 {
                     let calls = after - before;
-                    let allowed = expected * faults..=expected * faults + faults / 50;
+                    // The service thread may make the last call of a turn after the thread has run on.
+                    let slack = faults / 50;
+                    let allowed = (expected * faults).saturating_sub(slack)..=expected * faults + slack;
                     assert!(allowed.contains(&calls), "{catch}: {calls} {name} in {faults} faults");
                 }
             }
