@@ -151,6 +151,17 @@ fn a_pause_can_be_a_semaphore_and_a_clock_can_tick_seconds() {
 }
 
 #[test]
+fn a_program_may_allocate_nearly_all_of_its_region() {
+    let test = "parmacs-room";
+    let Some(program) = build(test, &["room.c"], &[]) else { return };
+    let variables = [("TRELLIS_REGION_BYTES", "4MiB")];
+    assert_eq!(support::run_cluster(test, &program, 2, &[], &variables)[0], "room complete\n");
+    let less = [variables[0], ("TRELLIS_HEAP_BYTES", "2MiB")];
+    let complained = &run_to_the_end(test, &program, 2, &[], &less)[0].2;
+    assert!(complained.contains("the shared heap has no 3145728 bytes"), "{complained}");
+}
+
+#[test]
 fn nodes_are_used_again_and_the_end_comes_in_good_order() {
     let test = "parmacs-again";
     let Some(program) = build(test, &["again.c"], &[]) else { return };

@@ -143,7 +143,16 @@ fn configuration(shared: Option<&Globals>) -> Result<Config, ConfigError> {
             sources = sources.set_by_program(format!("{key}={value}"));
         }
     }
-    let Some(globals) = shared else { return sources.load() };
+    let Some(globals) = shared else {
+        // Whatever such a program shares, it allocates.
+        let config = sources.clone().load()?;
+        let is_said = said.contains_key("heap_bytes");
+        return if is_said {
+            Ok(config)
+        } else {
+            sources.set_by_program(format!("heap_bytes={}", config.region_bytes)).load()
+        };
+    };
     // The globals are the region's first pages, and the heap is behind them.
     let sources = sources.set_by_program(format!("base_address={:#x}", globals.start()));
     let config = sources.clone().load()?;
