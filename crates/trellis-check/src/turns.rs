@@ -8,8 +8,8 @@ use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Pr
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
-/// How a node uses the page when it is its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The accesses of a node in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Turn {
     /// It stores to the page.
     Stores,

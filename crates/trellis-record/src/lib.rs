@@ -294,7 +294,7 @@ pub struct Record {
     pub counters: Counters,
     /// The phases, in order.
     pub phases: Vec<Phase>,
-    /// What the protocol chose for pages, by choice and page.
+    /// The protocol's choices for pages, by choice and page.
     #[serde(default)]
     pub choices: Vec<Chosen>,
     /// The number of faults for which there was no room in `faults`.

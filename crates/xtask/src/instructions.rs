@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// The program that counts.
 pub(crate) const COUNTER: Needed = Needed::new("valgrind", "valgrind");
-/// The path of the table. A line is a protocol, what a node does in its turn, and the instructions for a fault.
+/// The path of the table. A line has a protocol, the accesses of a node in its turn, and the instructions for a fault.
 const TABLE: &str = "crates/xtask/assets/instructions.txt";
 const SLACK_PERCENT: u64 = 10;
 /// Two runs differ by this many turns, and nothing else.

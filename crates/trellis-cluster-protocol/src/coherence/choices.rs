@@ -243,8 +243,7 @@ impl fmt::Display for NoProtocol {
         write!(
             f,
             "`{}` is not a protocol; there is auto, {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
-             delay(…, short), delay(…, 500us), each once; \
-             auto is delay(dynamic(migratory), short)",
+             delay(…, short), delay(…, 500us), each once; auto is delay(dynamic(migratory), short)",
             self.0,
             bases.join(", ")
         )

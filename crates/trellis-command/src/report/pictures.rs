@@ -296,11 +296,11 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use trellis::record::{FaultRecord, Phase, VERSION};
 
-    pub(in crate::report) fn example(node: usize) -> Record {
+    pub(crate) fn example(node: usize) -> Record {
         let fault =
             |time_us, page, kind| FaultRecord { time_us, page, offset: None, kind, wait_us_x10: 125, thread: 0 };
         Record {

@@ -119,7 +119,7 @@ fn by_node(counters: &BTreeMap<usize, Counters>) -> Vec<Option<Counters>> {
     (0..nodes).map(|node| counters.get(&node).copied()).collect()
 }
 
-/// What the protocol chose for pages, and why.
+/// The protocol's choices for pages, with their reasons.
 fn chosen(records: &[Record]) -> String {
     let choices = [
         (
@@ -160,6 +160,7 @@ fn advised(advice: &[Advice], records: &[Record]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trellis::record::Chosen;
 
     #[test]
     fn advice_is_numbered() {
@@ -169,6 +170,22 @@ mod tests {
             "advice, with the share of the threads' time that each can gain at most:\n1. 25.0 % (0.500 s): do this\n"
         );
         assert!(advised(&[], &[]).contains("nothing costs this run 2 %"));
+    }
+
+    #[test]
+    fn what_the_protocol_chose_is_said_with_its_reason() {
+        let with = |coherence: &str| {
+            let mut record = crate::report::pictures::tests::example(0);
+            record.coherence = coherence.to_owned();
+            record.choices = vec![Chosen { choice: Choice::Stays, first: 2, pages: 1, times: 9 }];
+            chosen(&[record])
+        };
+        let place = "bytes 0x2000 to 0x2fff of the region\n";
+        let stays = "pages stayed for a while after they came, 9 times";
+        let because =
+            format!("coherence = auto: {stays}, because threads stored to them when they were taken: {place}");
+        assert_eq!(with("auto"), because);
+        assert_eq!(with("delay(ivy, 500us)"), format!("coherence = delay(ivy, 500us): {stays}: {place}"));
     }
 
     #[test]

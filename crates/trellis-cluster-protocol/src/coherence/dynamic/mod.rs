@@ -16,8 +16,8 @@
 //! that was a root to one that became a root later. No path is a cycle, whatever the order in which messages arrive.
 //!
 //! A node that asks for neighbours with a store is a root of them, too, until the answer comes. If they do not come with it,
-//! the node that was asked has not made it the next one of any line. What came to this root in the meantime goes on to that
-//! node, as if it had been under way for longer.
+//! the node that was asked has not made it the next one of any line. This root then passes the requests that it received in
+//! the meantime on to that node, as if they had been under way for longer.
 //!
 //! # Why no request is overtaken for ever
 //!
@@ -51,7 +51,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use patterns::Patterns;
 
-/// What a node does with a request for a page that it does not own (§4.5).
+/// The treatment of a request for a page that the node does not own (§4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variation {
     /// It passes the request on.
@@ -148,7 +148,7 @@ struct Callback {
     awaited: u32,
 }
 
-/// What this node requests pages for.
+/// The purpose of a request that this node makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
     /// To load from them.
@@ -248,7 +248,7 @@ impl Dynamic {
             callbacks: Vec::with_capacity(64),
             deferred: Vec::with_capacity(64),
             gone: Vec::new(),
-            patterns: if variation == Variation::Migratory { Patterns::new(slots) } else { Patterns::none() },
+            patterns: Patterns::new(if variation == Variation::Migratory { slots } else { 0 }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a node learns of how its threads use pages, for `dynamic(migratory)`.
+//! A node's knowledge of how its threads use pages, for `dynamic(migratory)`.
 //!
 //! A page is *migratory* if nodes take turns with it: each loads from it and then stores to it (Cox and Fowler 1993;
 //! Stenström, Brorsson and Sandberg 1993). Its first load should bring the right to store.
@@ -18,15 +18,6 @@ use alloc::vec::Vec;
 /// How often a load opens a page for stores before the node checks again that it is stored to.
 pub(super) const CERTAIN_TIMES: u8 = 7;
 
-/// How a page that a load brought is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
-    /// For loads and stores.
-    ForStores,
-    /// For loads only, although this node owns it: the first store must be noticed.
-    ForLoads,
-}
-
 /// See the module. Pages are named by their slots.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Patterns {
@@ -44,12 +35,7 @@ const LOADED: u8 = 16;
 const CHECKED: u8 = 32;
 
 impl Patterns {
-    /// Nothing is learned.
-    pub(super) fn none() -> Patterns {
-        Patterns { pages: Vec::new() }
-    }
-
-    /// Nothing is known yet of any page.
+    /// Nothing is known yet of any page; without slots, nothing is learned.
     pub(super) fn new(slots: usize) -> Patterns {
         Patterns { pages: vec![0; slots] }
     }
@@ -69,9 +55,9 @@ impl Patterns {
         };
     }
 
-    /// How the page, which came with the right to store, is opened if no thread waits to store to it.
-    pub(super) fn opening(&self, slot: usize) -> Opening {
-        if self.has(slot, CHECKED) { Opening::ForLoads } else { Opening::ForStores }
+    /// Whether the page is opened for loads only, although it came with the right to store: its first store must be noticed.
+    pub(super) fn is_checked(&self, slot: usize) -> bool {
+        self.has(slot, CHECKED)
     }
 
     /// A thread stores to the page, of which a copy is here or is coming.
@@ -84,7 +70,7 @@ impl Patterns {
         }
     }
 
-    /// The page is open for stores now: that nothing was seen of them says nothing when it leaves.
+    /// The page is open for stores now. They are not noticed any more, so its leaving shows nothing.
     pub(super) fn opened_for_stores(&mut self, slot: usize) {
         if let Some(page) = self.pages.get_mut(slot) {
             *page &= !(LOADED | CHECKED);
@@ -114,16 +100,17 @@ impl Patterns {
 mod tests {
     use super::*;
 
-    /// A load that brings the page, and whether a store follows before it leaves.
-    fn turn(patterns: &mut Patterns, is_stored_to: bool) -> (bool, Opening) {
+    /// A load brings the page, and a store follows before it leaves, or not. Returns whether the load asks for the right to
+    /// store, and whether the page is checked.
+    fn turn(patterns: &mut Patterns, is_stored_to: bool) -> (bool, bool) {
         let asks_to_store = patterns.is_migratory(0);
         patterns.asked_for_loads(0);
-        let opening = patterns.opening(0);
-        if is_stored_to && (!asks_to_store || opening == Opening::ForLoads) {
+        let is_checked = patterns.is_checked(0);
+        if is_stored_to && (!asks_to_store || is_checked) {
             patterns.stored(0);
         }
         patterns.left(0);
-        (asks_to_store, opening)
+        (asks_to_store, is_checked)
     }
 
     #[test]
@@ -131,9 +118,9 @@ mod tests {
         let mut patterns = Patterns::new(1);
         assert!(!turn(&mut patterns, true).0, "nothing is known");
         for _ in 0..3 {
-            assert_eq!(turn(&mut patterns, true), (true, Opening::ForLoads), "likely");
+            assert_eq!(turn(&mut patterns, true), (true, true), "likely");
             for _ in 0..CERTAIN_TIMES {
-                assert_eq!(turn(&mut patterns, true), (true, Opening::ForStores));
+                assert_eq!(turn(&mut patterns, true), (true, false));
             }
         }
     }
@@ -157,7 +144,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_learned_nothing_changes() {
-        let mut patterns = Patterns::none();
-        assert!((0..5).all(|_| turn(&mut patterns, true) == (false, Opening::ForStores)));
+        let mut patterns = Patterns::new(0);
+        assert!((0..5).all(|_| turn(&mut patterns, true) == (false, false)));
     }
 }

@@ -3,7 +3,6 @@
 //! Promises: a thread that waits is woken by a grant, or by a refusal after which it asks again. It must never decide who
 //! gets a page: the owner does.
 
-use super::patterns::Opening;
 use super::{
     AWAITED, Dynamic, Guess, HELD, LOAD_AWAITED, Load, OWNER, PENDING, ROOT, Reader, Request, RequestKind,
     STORE_AWAITED, Variation, WRITTEN, needed, violation,
@@ -130,9 +129,7 @@ impl Dynamic {
     fn put_owned_in_force(&mut self, range: PageRange, content: Content, effects: &mut Vec<Effect>) {
         // Where another writer is waiting, there would be no time for a fault of its own.
         let for_stores = |this: &Dynamic, page| {
-            this.has(page, STORE_AWAITED)
-                || this.next_of(page).is_some()
-                || this.patterns.opening(this.slot(page)) == Opening::ForStores
+            this.has(page, STORE_AWAITED) || this.next_of(page).is_some() || !this.patterns.is_checked(this.slot(page))
         };
         let (is_here, is_zero) = (content == Content::Kept, content == Content::Zero);
         let mut next = range.first().0;
@@ -234,7 +231,7 @@ impl Dynamic {
         }
     }
 
-    /// This node is no root of the page after all: what came here in the meantime goes to the node that it asked.
+    /// This node is no root of the page after all: it passes the requests that it kept on to the node that it asked.
     fn pass_queue_on(&mut self, page: PageIndex, asked: NodeId, effects: &mut Vec<Effect>) {
         let slot = self.slot(page);
         let next = self.next_of(page);
