@@ -79,6 +79,29 @@ impl Words {
         if self.words.len() >= OBJECTS_MAX && !self.words.contains_key(&id) {
             return None;
         }
-        Some(operation.apply(self.words.entry(id).or_default()))
+        let word = self.words.entry(id).or_default();
+        let before = operation.apply(word);
+        // Zero is how a word begins: one that is zero again is not kept.
+        if *word == 0 {
+            self.words.remove(&id);
+        }
+        Some(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn a_word_that_is_zero_again_takes_no_room() {
+        let (mut words, mut effects) = (Words::new(Place { me: NodeId(0), founders: 1 }), Vec::new());
+        for id in 0..2 * OBJECTS_MAX as u64 {
+            words.operate(id, Operation::FetchAdd(3), 1, &mut effects);
+            words.operate(id, Operation::Exchange(0), 1, &mut effects);
+            assert_eq!(core::mem::take(&mut effects), vec![Effect::Wake(1, 0), Effect::Wake(1, 3)]);
+        }
+        assert!(words.words.is_empty());
     }
 }
