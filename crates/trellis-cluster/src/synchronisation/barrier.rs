@@ -1,10 +1,13 @@
 //! Barriers: for one thread of every node, with or without a value that is reduced; and for a number of participants.
 
+use std::time::Duration;
+
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{Demand, Reduction};
 
 use crate::cluster::{Cluster, WaitError};
 use crate::names::Name;
+use crate::runtime::Timeout;
 
 /// How a barrier reduces the values of the nodes to one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,5 +221,17 @@ impl Barrier<'_> {
     /// number.
     pub fn wait(&self) -> Result<bool, WaitError> {
         self.cluster.inner().demand(self.id, Demand::CountingBarrier(self.participants)).map(|last| last == 1)
+    }
+
+    /// Waits like [`Barrier::wait`], for `duration` at most. Returns `None` if not all have come by then. This thread has
+    /// come nevertheless, and the next call of its node for the same barrier continues the wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Barrier::wait`], except [`WaitError::TooLong`].
+    pub fn wait_for(&self, duration: Duration) -> Result<Option<bool>, WaitError> {
+        let demand = Demand::CountingBarrier(self.participants);
+        let last = self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?;
+        Ok(last.map(|last| last == 1))
     }
 }
