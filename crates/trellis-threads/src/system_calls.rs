@@ -164,6 +164,8 @@ pub(crate) fn trap_all() {
             "Linux 5.11 on x86-64 has it; run all threads at one node (-n 1) where it is missing",
         );
     }
+    // The program may have taken SIGSYS over while its system calls were not trapped, as programs in Fortran do.
+    handle();
     IS_ON.store(true, Ordering::Relaxed);
     selector.store(BLOCK, Ordering::Relaxed);
 }
@@ -187,6 +189,11 @@ pub(crate) fn begin(images: usize, count: usize) {
     IMAGES.1.store(count, Ordering::Release);
     // SAFETY: has no conditions.
     OWN_PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    handle();
+}
+
+/// From now on SIGSYS comes to [`trapped`].
+fn handle() {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: an action that is zero but for what is set here; the handler is one for three arguments.
     unsafe {
