@@ -141,6 +141,85 @@ fn however_the_program_was_linked() {
     }
 }
 
+/// A program of OpenMP that this compiler has made; none if the compiler is not installed.
+fn built_with_openmp(test: &str, compiler: &str, name: &str, option: &str) -> Option<PathBuf> {
+    if !trellis_testing::is_installed(compiler) {
+        skip(test, Need::Program, format_args!("{compiler} is not installed"));
+        return None;
+    }
+    // Of Fortran's compiler, only the preprocessor knows which files a program is made from.
+    let preprocessor: &[&str] = if compiler == "gfortran" { &["-cpp"] } else { &[] };
+    Some(built_with(compiler, name, &[&[option, "-fopenmp"], preprocessor].concat()))
+}
+
+#[test]
+fn every_construct_of_openmp() {
+    let test = "every_construct_of_openmp";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    for (compiler, option) in [("gcc", "-O2"), ("gcc", "-O0"), ("clang-19", "-O2"), ("clang-19", "-O0")] {
+        let Some(program) = built_with_openmp(test, compiler, "openmp.c", option) else { continue };
+        for nodes in [1, 2, 3, 4] {
+            let ended = on(nodes, &program, &[], folder.path());
+            let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+            assert_eq!(result, (Some(0), "openmp: all right\n", ""), "{compiler} {option} on {nodes} nodes");
+        }
+    }
+}
+
+#[test]
+fn openmp_of_fortran() {
+    let test = "openmp_of_fortran";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let Some(program) = built_with_openmp(test, "gfortran", "openmp.f90", "-O2") else { return };
+    for nodes in [1, 2, 3] {
+        let ended = on(nodes, &program, &[], folder.path());
+        let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+        assert_eq!(result, (Some(0), "openmp in Fortran: all right\n", ""), "on {nodes} nodes");
+    }
+}
+
+#[test]
+fn regions_of_openmp_in_unusual_places() {
+    let test = "regions_of_openmp_in_unusual_places";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let set = [
+        ("OMP_NUM_THREADS", "3,2"),
+        ("OMP_THREAD_LIMIT", "5"),
+        ("OMP_SCHEDULE", "guided,9"),
+        ("OMP_MAX_ACTIVE_LEVELS", "4"),
+    ];
+    for compiler in ["gcc", "clang-19"] {
+        let Some(program) = built_with_openmp(test, compiler, "openmp_corners.c", "-O2") else { continue };
+        let run = |nodes: &str, what: &str| {
+            let mut command = command(&["threads", "-n", nodes, "--timeout", "50s"]);
+            command.arg(&program).arg(what).current_dir(folder.path()).envs(set).stdin(Stdio::null());
+            command.env("OMP_CANCELLATION", (what == "cancel").to_string());
+            Run::start(command).finish()
+        };
+        for nodes in ["1", "2", "3"] {
+            for what in ["threads", "environment", "locked tasks"] {
+                let ended = run(nodes, what);
+                let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+                assert_eq!(result, (Some(0), "all right\n", ""), "{what}, {compiler}, on {nodes} nodes");
+            }
+            let ended = run(nodes, "exit");
+            assert_eq!((ended.code, ended.stderr.as_str()), (Some(9), ""), "{compiler} on {nodes} nodes");
+        }
+        let ended = run("2", "cancel");
+        assert_eq!(ended.code, Some(70), "{ended:?}");
+        assert!(ended.stderr.contains("OMP_CANCELLATION=true is not supported by `trellis threads`"), "{ended:?}");
+    }
+}
+
 /// What `process.c` does in a thread of another node.
 fn process(what: &str, input: &str) -> Option<(Ended, Folder)> {
     if !works(what) {

@@ -174,6 +174,26 @@ fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
     }
 }
 
+/// Waits while a word of private memory has this value; on private memory. The caller looks a few times before it sleeps.
+pub(crate) fn wait_while(word: &AtomicU32, value: u32) {
+    /// The time that a thread needs which is about to change the word.
+    const LOOKS: u32 = 100;
+    for _ in 0..LOOKS {
+        if word.load(Ordering::Acquire) != value {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    while word.load(Ordering::Acquire) == value {
+        futex(word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value);
+    }
+}
+
+/// Wakes all threads that wait for a word of private memory.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX as u32);
+}
+
 /// Calls `work` on private memory.
 #[inline]
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {

@@ -6,8 +6,11 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::context;
+use crate::openmp::{Hungry, Mailbox, Shared as SharedByTeam};
 use crate::runtime;
 
+/// How many nodes there can be.
+pub(crate) const NODES_MAX: usize = 64;
 /// How many threads there can be at once.
 pub(crate) const SLOTS: usize = 512;
 /// The room of a thread: its record, the values of its keys, its stack, and its thread-local variables at the end.
@@ -45,6 +48,10 @@ pub(crate) struct Control {
     /// Signals for each thread that its node has not passed on yet, one bit each.
     pub(crate) signals: [AtomicU64; SLOTS],
     pub(crate) keys: [Key; KEYS],
+    /// Of OpenMP: what the team shares that spans all nodes, and what nodes say to each other about tasks.
+    pub(crate) team: SharedByTeam,
+    pub(crate) hungry: Hungry,
+    pub(crate) mailboxes: [Mailbox; NODES_MAX],
 }
 
 /// A key of thread-specific data.

@@ -28,6 +28,7 @@ mod mappings;
 mod memory;
 mod mutexes;
 mod once;
+mod openmp;
 mod processors;
 mod runtime;
 mod semaphores;

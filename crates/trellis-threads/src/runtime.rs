@@ -100,6 +100,12 @@ functions! {
     once_unlock: "trellis_threads_once_unlock" = fn(object: usize);
     futex_wait: "trellis_threads_futex_wait" = fn(word: usize, value: u32, limit_ns: u64) -> c_int;
     futex_wake: "trellis_threads_futex_wake" = fn(word: usize, count: u64) -> u64;
+    meet: "trellis_threads_meet" = fn(value: u64) -> u64;
+    arrive: "trellis_threads_arrive" = fn(number: u32, home: usize, participants: u32, limit_ns: u64) -> bool;
+    word_add: "trellis_threads_word_add" = fn(number: u32, home: usize, value: u64) -> u64;
+    word_clear: "trellis_threads_word_clear" = fn(number: u32, home: usize);
+    permit: "trellis_threads_permit" = fn(number: u32, home: usize);
+    take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }
 
 /// Opens `libtrellis.so`, which lies beside this library.

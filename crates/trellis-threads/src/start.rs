@@ -18,7 +18,7 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{early, keys, memory, streams, system_calls, threads};
+use crate::{early, keys, memory, openmp, streams, system_calls, threads};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -124,6 +124,7 @@ pub(crate) unsafe fn start_main(
     context::begin(begin.rooms, begin.room_bytes);
     block_signals();
     system_calls::begin(begin.images, begin.image_count);
+    openmp::begin();
     if begin.node != 0 {
         threads::serve();
         runtime::end_here(threads::here() > 0);
@@ -275,6 +276,7 @@ pub(crate) unsafe fn open_library(
 /// writes what its streams hold, and makes the system call that ends the process, which comes to [`end`].
 unsafe extern "C" fn last(_: c_int, _: *mut c_void) {
     if slot().is_some() {
+        openmp::end();
         streams::flush_elsewhere();
         system_calls::trap_all();
     }

@@ -246,13 +246,9 @@ functions! {
     fn tss_delete(key: c_uint) -> () = with |real| of_program!(real(key), { keys::delete(key); });
     fn tss_get(key: c_uint) -> *mut c_void = with |real| of_program!(real(key), keys::get(key));
     fn tss_set(key: c_uint, value: *const c_void) -> c_int = with |real| of_program!(real(key, value), c11(keys::set(key, value)));
-
-    // OpenMP.
-    fn GOMP_parallel(function: *mut c_void, data: *mut c_void, threads: c_uint, flags: c_uint) -> () = with |real| of_program!(real(function, data, threads, flags), runtime::unsupported("OpenMP", OPENMP_WAY_OUT));
 }
 
 const USER_WAY_OUT: &str = "start `trellis threads` as the user that the program is to be";
-const OPENMP_WAY_OUT: &str = "run the program without `trellis threads`";
 
 /// The answer of a function of C11 for an error number of pthreads.
 fn c11(error: c_int) -> c_int {

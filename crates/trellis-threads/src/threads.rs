@@ -17,7 +17,7 @@ use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
 use crate::time::{FOREVER, NOW, limited};
-use crate::{keys, runtime, start, streams, system_calls};
+use crate::{keys, openmp, runtime, start, streams, system_calls};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -151,6 +151,19 @@ pub(crate) fn end_at_first_node(function: extern "C-unwind" fn(*mut c_void) -> *
     };
     // Without room for another thread, the run ends when its time is over; there is nobody to tell.
     let _ = make(&request);
+}
+
+/// Makes a thread at a node, for a team of OpenMP; its handle.
+pub(crate) fn make_worker(node: usize, function: Function, argument: usize) -> Result<usize, c_int> {
+    let mask = start::signal_mask();
+    make(&ThreadRequest {
+        function: function as usize,
+        argument,
+        is_c11: false,
+        is_detached: false,
+        mask,
+        node: Some(node),
+    })
 }
 
 /// Runs a function in a thread of every other node, one after the other.
@@ -428,6 +441,7 @@ extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     system_calls::begin_thread();
     start::begin_thread();
     streams::begin_thread();
+    openmp::begin_thread();
     let (function, argument) = (record.function.load(Ordering::Relaxed), record.argument.load(Ordering::Relaxed));
     if record.is_c11.load(Ordering::Relaxed) != 0 {
         // SAFETY: the function that the program gave.

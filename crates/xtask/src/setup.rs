@@ -61,6 +61,9 @@ pub(crate) const NEEDED: &[Needed] = &[
     LLVM,
     Needed { program: "FileCheck-19", package: "llvm-19-tools" },
     Needed { program: "redis-server", package: "redis-server" },
+    Needed { program: "gfortran", package: "gfortran" },
+    // The library of clang's OpenMP, with which its programs are linked.
+    Needed { program: "file:/usr/lib/llvm-19/lib/libomp.so", package: "libomp-19-dev" },
     Needed { program: "pigz", package: "pigz" },
     Needed { program: "pbzip2", package: "pbzip2" },
     Needed { program: "zstd", package: "zstd" },

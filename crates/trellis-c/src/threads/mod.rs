@@ -16,6 +16,7 @@ pub mod end;
 pub mod memory;
 pub mod start;
 pub mod synchronisation;
+pub mod teams;
 
 use std::fmt::Display;
 use std::sync::OnceLock;

@@ -14,12 +14,13 @@ Examples:
   trellis threads -n 4 --cpus-per-node 2 ./solver input.dat
   trellis threads --hosts a,b ./program
   trellis threads -n 2 --stats ./program
+  OMP_NUM_THREADS=8 trellis threads -n 4 ./program-with-openmp
 
 The program is one that is linked dynamically with the C library of GNU. It runs unchanged: its variables, its heap and the \
 stacks of its threads are the same memory on all nodes. Threads that it makes with pthreads, C11 or C++ go to the nodes in \
-turn. `trellis threads` must be allowed to use userfaultfd for faults of the kernel; `trellis doctor` says whether it is.
+turn; teams of OpenMP span all nodes. `trellis threads` must be allowed to use userfaultfd for faults of the kernel; `trellis doctor` says whether it is.
 
-What is not supported ends the program with a sentence: OpenMP, fork without exec, pthread_cancel, memory with code, shared \
+What is not supported ends the program with a sentence: fork without exec, pthread_cancel, memory with code, shared \
 mappings of files. Files, sockets and children are those of node 0. See docs/reference/threads.md.
 
 Exit codes: the program's own status, or 128 + its signal; 70 cluster failure; 126 the program cannot run on several nodes; \

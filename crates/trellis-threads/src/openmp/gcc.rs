@@ -1,0 +1,519 @@
+//! The functions that programs of GCC's compilers call (libgomp's internal interface, `libgomp_g.h` of GCC 12).
+//!
+//! Promises: each does what GCC's manual says of the construct for which the compiler calls it. A loop runs over values of
+//! `long`, or of `unsigned long long` where the name has `ull`; the bounds that a function stores are the first value and
+//! the one behind the last.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+
+use super::locks;
+use super::sharing::{Kind, Loop, iterations};
+use super::tasks::{self, Dependence, TaskWork};
+use super::team::{self, Work};
+use super::{Thread, WAY_OUT, this_thread};
+use crate::runtime;
+
+type Function = extern "C-unwind" fn(*mut c_void);
+type CopyFunction = Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void)>;
+type Unsigned = u64;
+
+/// Flags of tasks.
+const FINAL: c_uint = 1 << 1;
+const DEPEND: c_uint = 1 << 3;
+const UP: c_uint = 1 << 8;
+const GRAIN_SIZE: c_uint = 1 << 9;
+const IF: c_uint = 1 << 10;
+const NO_GROUP: c_uint = 1 << 11;
+const REDUCTION: c_uint = 1 << 12;
+const DETACH: c_uint = 1 << 13;
+/// How many threads a region has at most; the rest of the word says where they are to run.
+const THREADS_MASK: c_uint = 0xffff_ffff;
+
+fn fork(function: *mut c_void, data: *mut c_void, threads: c_uint, first_loop: Option<Loop>) {
+    let work = Work::Gcc { function: function as usize, data: data as usize };
+    team::fork(work, threads & THREADS_MASK, first_loop);
+}
+
+/// The iterations of a loop over `long`.
+fn signed(kind: Kind, [start, end, increment]: [c_long; 3], chunk: c_long, is_ordered: bool) -> Loop {
+    let count = iterations(start.into(), end.into(), increment.into());
+    Loop::new(kind, count, chunk.max(0) as u64, is_ordered).over(start as u64, increment as u64)
+}
+
+/// The same, with what `schedule(runtime)` means.
+fn signed_at_runtime([start, end, increment]: [c_long; 3], is_ordered: bool) -> Loop {
+    let count = iterations(start.into(), end.into(), increment.into());
+    Loop::at_runtime(count, &this_thread().settings(), is_ordered).over(start as u64, increment as u64)
+}
+
+/// The iterations of a loop over `unsigned long long`. One that goes down has an increment below zero.
+fn unsigned_count(up: bool, [start, end, increment]: [Unsigned; 3]) -> u64 {
+    let increment = if up { i128::from(increment) } else { -i128::from(increment.wrapping_neg()) };
+    iterations(start.into(), end.into(), increment)
+}
+
+fn unsigned(kind: Kind, up: bool, values: [Unsigned; 3], chunk: Unsigned, is_ordered: bool) -> Loop {
+    Loop::new(kind, unsigned_count(up, values), chunk, is_ordered).over(values[0], values[2])
+}
+
+fn unsigned_at_runtime(up: bool, values: [Unsigned; 3], is_ordered: bool) -> Loop {
+    let count = unsigned_count(up, values);
+    Loop::at_runtime(count, &this_thread().settings(), is_ordered).over(values[0], values[2])
+}
+
+/// Begins a loop, and gives the thread its first iterations.
+unsafe fn start(sharing: Loop, low: *mut u64, high: *mut u64) -> bool {
+    this_thread().begin_loop(sharing);
+    // SAFETY: the caller's places.
+    unsafe { next(low, high) }
+}
+
+/// Gives the thread its next iterations.
+unsafe fn next(low: *mut u64, high: *mut u64) -> bool {
+    let thread = this_thread();
+    let Some((first, end)) = thread.next_iterations() else { return false };
+    let sharing = thread.sharing.get();
+    // SAFETY: the caller's places.
+    unsafe {
+        *low = sharing.value(first);
+        *high = sharing.value(end);
+    }
+    true
+}
+
+exports! {
+    // Parallel regions.
+    fn GOMP_parallel(function: *mut c_void, data: *mut c_void, threads: c_uint, _flags: c_uint) {
+        fork(function, data, threads, None);
+    }
+    fn GOMP_parallel_loop_static(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Static, [start, end, increment], chunk, false)));
+    }
+    fn GOMP_parallel_loop_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], chunk, false)));
+    }
+    fn GOMP_parallel_loop_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], chunk, false)));
+    }
+    fn GOMP_parallel_loop_nonmonotonic_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], chunk, false)));
+    }
+    fn GOMP_parallel_loop_nonmonotonic_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], chunk, false)));
+    }
+    fn GOMP_parallel_loop_runtime(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed_at_runtime([start, end, increment], false)));
+    }
+    fn GOMP_parallel_loop_nonmonotonic_runtime(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed_at_runtime([start, end, increment], false)));
+    }
+    fn GOMP_parallel_loop_maybe_nonmonotonic_runtime(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed_at_runtime([start, end, increment], false)));
+    }
+    fn GOMP_parallel_sections(function: *mut c_void, data: *mut c_void, threads: c_uint, count: c_uint, _flags: c_uint) {
+        fork(function, data, threads, Some(Loop::new(Kind::Sections, count.into(), 1, false)));
+    }
+
+    // Loops over `long`.
+    fn GOMP_loop_static_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Static, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_static_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_guided_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_runtime_start(start: c_long, end: c_long, increment: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed_at_runtime([start, end, increment], false), low, high)
+    }
+    fn GOMP_loop_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ordered_static_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Static, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ordered_static_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ordered_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ordered_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ordered_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ordered_guided_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ordered_runtime_start(start: c_long, end: c_long, increment: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed_at_runtime([start, end, increment], true), low, high)
+    }
+    fn GOMP_loop_ordered_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_nonmonotonic_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_nonmonotonic_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_nonmonotonic_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_nonmonotonic_guided_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_nonmonotonic_runtime_start(start: c_long, end: c_long, increment: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed_at_runtime([start, end, increment], false), low, high)
+    }
+    fn GOMP_loop_nonmonotonic_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_maybe_nonmonotonic_runtime_start(start: c_long, end: c_long, increment: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed_at_runtime([start, end, increment], false), low, high)
+    }
+    fn GOMP_loop_maybe_nonmonotonic_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+
+    // Loops over `unsigned long long`.
+    fn GOMP_loop_ull_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Static, up, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_static_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_guided_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_runtime_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned_at_runtime(up, [start, end, increment], false), low, high)
+    }
+    fn GOMP_loop_ull_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_ordered_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Static, up, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ull_ordered_static_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_ordered_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ull_ordered_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_ordered_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ull_ordered_guided_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_ordered_runtime_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned_at_runtime(up, [start, end, increment], true), low, high)
+    }
+    fn GOMP_loop_ull_ordered_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_nonmonotonic_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_nonmonotonic_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_nonmonotonic_guided_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_nonmonotonic_runtime_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned_at_runtime(up, [start, end, increment], false), low, high)
+    }
+    fn GOMP_loop_ull_nonmonotonic_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+    fn GOMP_loop_ull_maybe_nonmonotonic_runtime_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned_at_runtime(up, [start, end, increment], false), low, high)
+    }
+    fn GOMP_loop_ull_maybe_nonmonotonic_runtime_next(low: *mut u64, high: *mut u64) -> bool {
+        next(low, high)
+    }
+
+    fn GOMP_loop_end() {
+        team::barrier();
+    }
+    fn GOMP_loop_end_nowait() {}
+    fn GOMP_ordered_start() {
+        this_thread().wait_for_turn();
+    }
+    fn GOMP_ordered_end() {}
+
+    // Sections.
+    fn GOMP_sections_start(count: c_uint) -> c_uint {
+        let thread = this_thread();
+        thread.begin_loop(Loop::new(Kind::Sections, count.into(), 1, false));
+        next_section(thread)
+    }
+    fn GOMP_sections_next() -> c_uint {
+        next_section(this_thread())
+    }
+    fn GOMP_sections_end() {
+        team::barrier();
+    }
+    fn GOMP_sections_end_nowait() {}
+
+    // One thread.
+    fn GOMP_single_start() -> bool {
+        this_thread().is_single()
+    }
+    fn GOMP_single_copy_start() -> *mut c_void {
+        let thread = this_thread();
+        if thread.is_single() {
+            return std::ptr::null_mut();
+        }
+        team::barrier();
+        team::copied(thread)
+    }
+    fn GOMP_single_copy_end(data: *mut c_void) {
+        team::set_copied(this_thread(), data);
+        team::barrier();
+    }
+
+    // Barriers and locks.
+    fn GOMP_barrier() {
+        team::barrier();
+    }
+    fn GOMP_critical_start() {
+        locks::lock(locks::name(&locks::UNNAMED));
+    }
+    fn GOMP_critical_end() {
+        locks::unlock(locks::name(&locks::UNNAMED));
+    }
+    fn GOMP_critical_name_start(name: *mut *mut c_void) {
+        locks::lock(name.cast());
+    }
+    fn GOMP_critical_name_end(name: *mut *mut c_void) {
+        locks::unlock(name.cast());
+    }
+    fn GOMP_atomic_start() {
+        locks::lock(locks::name(&locks::ATOMIC));
+    }
+    fn GOMP_atomic_end() {
+        locks::unlock(locks::name(&locks::ATOMIC));
+    }
+
+    // Cancellation, which OpenMP ignores unless `OMP_CANCELLATION` is set.
+    fn GOMP_cancel(_which: c_int, _does: bool) -> bool {
+        false
+    }
+    fn GOMP_cancellation_point(_which: c_int) -> bool {
+        false
+    }
+    fn GOMP_barrier_cancel() -> bool {
+        team::barrier();
+        false
+    }
+    fn GOMP_loop_end_cancel() -> bool {
+        team::barrier();
+        false
+    }
+    fn GOMP_sections_end_cancel() -> bool {
+        team::barrier();
+        false
+    }
+
+    // Tasks.
+    fn GOMP_task(function: Function, data: *mut c_void, copy: CopyFunction, bytes: c_long, alignment: c_long, is_deferred: bool, flags: c_uint, dependences: *mut *mut c_void, _priority: c_int, _detach: *mut c_void) {
+        if flags & DETACH != 0 {
+            runtime::unsupported("OpenMP's clause detach", WAY_OUT);
+        }
+        let list = if flags & DEPEND == 0 { Vec::new() } else { list_of(dependences) };
+        let new = New { function, copy, data, bytes: bytes as usize, alignment: alignment as usize };
+        new.task(flags & FINAL != 0, is_deferred, &list, |_| {});
+    }
+    fn GOMP_taskwait() {
+        tasks::wait_for_children(this_thread());
+    }
+    fn GOMP_taskwait_depend(dependences: *mut *mut c_void) {
+        tasks::await_dependences(this_thread(), &list_of(dependences));
+    }
+    fn GOMP_taskyield() {}
+    fn GOMP_taskgroup_start() {
+        tasks::begin_group(this_thread());
+    }
+    fn GOMP_taskgroup_end() {
+        tasks::end_group(this_thread());
+    }
+    fn GOMP_taskloop(function: Function, data: *mut c_void, copy: CopyFunction, bytes: c_long, alignment: c_long, flags: c_uint, tasks: u64, _priority: c_int, start: c_long, end: c_long, increment: c_long) {
+        let count = iterations(start.into(), end.into(), increment.into());
+        let new = New { function, copy, data, bytes: bytes as usize, alignment: alignment as usize };
+        new.task_loop(flags, tasks, signed(Kind::Static, [start, end, increment], 0, false), count);
+    }
+    fn GOMP_taskloop_ull(function: Function, data: *mut c_void, copy: CopyFunction, bytes: c_long, alignment: c_long, flags: c_uint, tasks: u64, _priority: c_int, start: Unsigned, end: Unsigned, increment: Unsigned) {
+        let sharing = unsigned(Kind::Static, flags & UP != 0, [start, end, increment], 0, false);
+        let new = New { function, copy, data, bytes: bytes as usize, alignment: alignment as usize };
+        new.task_loop(flags, tasks, sharing, sharing.count);
+    }
+
+    // Teams on this machine: one league of one team.
+    fn GOMP_teams_reg(function: Function, data: *mut c_void, _teams: c_uint, _limit: c_uint, _flags: c_uint) {
+        function(data);
+    }
+
+    // Memory.
+    fn GOMP_alloc(alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
+        runtime::allocate(bytes, alignment.max(16), false) as *mut c_void
+    }
+    fn GOMP_free(block: *mut c_void, _allocator: usize) {
+        if !block.is_null() {
+            runtime::free(block as usize);
+        }
+    }
+}
+
+fn next_section(thread: &Thread) -> c_uint {
+    thread.next_iterations().map_or(0, |(first, _)| first as c_uint + 1)
+}
+
+/// What a task depends on, as the compiler lists it: the number of addresses, of those that are written, and the addresses,
+/// those that are written first; or, after a zero, all numbers by kind, and pairs at the end.
+unsafe fn list_of(list: *mut *mut c_void) -> Vec<Dependence> {
+    // SAFETY: the compiler's list.
+    unsafe {
+        let word = |place: usize| *list.add(place) as usize;
+        if word(0) != 0 {
+            let (count, written) = (word(0), word(1));
+            return (0..count).map(|place| (word(2 + place), place < written)).collect();
+        }
+        // The number of all, and of those of each kind but `depobj`: `out` and `inout`, `mutexinoutset`, `in`.
+        let (count, written, exclusive, read) = (word(1), word(2), word(3), word(4));
+        let plain = written + exclusive + read;
+        (0..count)
+            .map(|place| match place < plain {
+                true => (word(5 + place), place < written + exclusive),
+                false => {
+                    /// The kind of a `depobj` that only reads.
+                    const IN: usize = 1;
+                    let object = word(5 + place) as *const usize;
+                    (*object, *object.add(1) != IN)
+                }
+            })
+            .collect()
+    }
+}
+
+/// A new task as the compiler describes it.
+struct New {
+    function: Function,
+    copy: CopyFunction,
+    data: *mut c_void,
+    bytes: usize,
+    alignment: usize,
+}
+
+impl New {
+    /// Makes the task; `change` may change its copy of the data.
+    unsafe fn task(
+        &self,
+        is_final: bool,
+        is_deferred: bool,
+        dependences: &[Dependence],
+        change: impl FnOnce(*mut c_void),
+    ) {
+        let thread = this_thread();
+        let block = runtime::allocate(self.bytes.max(1), self.alignment.max(16), false);
+        let data = block as *mut c_void;
+        // SAFETY: the compiler's data and function, and a block of that size.
+        unsafe {
+            match self.copy {
+                Some(copy) => copy(data, self.data),
+                None => data.cast::<u8>().copy_from_nonoverlapping(self.data.cast::<u8>(), self.bytes),
+            }
+        }
+        change(data);
+        let work = TaskWork::Gcc { function: self.function as usize, data: block, block };
+        let task = tasks::child(thread, work, is_final);
+        match is_deferred && !tasks::is_undeferred(thread) {
+            true => tasks::submit(thread, task, dependences),
+            false => tasks::do_now(thread, task, dependences),
+        }
+    }
+
+    /// Makes the tasks of a loop, whose data begin with the first value and the one behind the last.
+    unsafe fn task_loop(&self, flags: c_uint, tasks: u64, sharing: Loop, count: u64) {
+        if flags & REDUCTION != 0 {
+            runtime::unsupported("OpenMP's reductions of tasks", WAY_OUT);
+        }
+        if count == 0 {
+            return;
+        }
+        let thread = this_thread();
+        let parts = match (flags & GRAIN_SIZE != 0, tasks) {
+            (true, size) => (count / size.max(1)).max(1),
+            (false, 0) => u64::from(thread.team_size()).min(count),
+            (false, tasks) => tasks.min(count),
+        };
+        let in_group = flags & NO_GROUP == 0;
+        if in_group {
+            tasks::begin_group(thread);
+        }
+        for number in 0..parts {
+            let (low, high) = super::sharing::part(count, parts, number);
+            let change = |data: *mut c_void| {
+                // SAFETY: the task's own copy of the data.
+                unsafe {
+                    *data.cast::<u64>() = sharing.value(low);
+                    *data.cast::<u64>().add(1) = sharing.value(high);
+                }
+            };
+            // SAFETY: as the caller promises.
+            unsafe { self.task(flags & FINAL != 0, flags & IF != 0, &[], change) };
+        }
+        if in_group {
+            tasks::end_group(thread);
+        }
+    }
+}
+
+unsupported! { "a program of GCC 4.8 or earlier":
+    GOMP_parallel_start GOMP_parallel_end GOMP_parallel_loop_static_start GOMP_parallel_loop_dynamic_start
+    GOMP_parallel_loop_guided_start GOMP_parallel_loop_runtime_start GOMP_parallel_sections_start
+}
+unsupported! { "OpenMP's clause ordered with a number":
+    GOMP_doacross_post GOMP_doacross_wait GOMP_doacross_ull_post GOMP_doacross_ull_wait GOMP_loop_doacross_start
+    GOMP_loop_doacross_static_start GOMP_loop_doacross_dynamic_start GOMP_loop_doacross_guided_start
+    GOMP_loop_doacross_runtime_start GOMP_loop_ull_doacross_start GOMP_loop_ull_doacross_static_start
+    GOMP_loop_ull_doacross_dynamic_start GOMP_loop_ull_doacross_guided_start GOMP_loop_ull_doacross_runtime_start
+}
+unsupported! { "OpenMP's scan, conditional lastprivate, or reduction of tasks":
+    GOMP_loop_start GOMP_loop_ordered_start GOMP_loop_ull_start GOMP_loop_ull_ordered_start GOMP_sections2_start
+    GOMP_scope_start GOMP_parallel_reductions GOMP_taskgroup_reduction_register GOMP_taskgroup_reduction_unregister
+    GOMP_task_reduction_remap GOMP_workshare_task_reduction_unregister
+}
+unsupported! { "OpenMP's target":
+    GOMP_target GOMP_target_data GOMP_target_data_ext GOMP_target_end_data GOMP_target_enter_exit_data GOMP_target_ext
+    GOMP_target_update GOMP_target_update_ext GOMP_teams GOMP_teams4
+}

@@ -1,0 +1,212 @@
+//! The functions that programs call by themselves (OpenMP 5.2, section 18), for C and, with an underscore, for Fortran.
+//!
+//! Promises: the answers are those of a program on one machine that has the processors of all nodes.
+
+use std::ffi::{c_int, c_void};
+
+use super::settings::LEVELS_MAX;
+use super::sharing::Kind;
+use super::{Thread, locks, tasks, this_thread};
+use crate::{processors, runtime};
+
+/// The kinds of schedules by their numbers (omp.h), and the bit that says that chunks ascend.
+const STATIC: c_int = 1;
+const DYNAMIC: c_int = 2;
+const GUIDED: c_int = 3;
+const AUTO: c_int = 4;
+const MONOTONIC: c_int = i32::MIN;
+
+/// Defines a function without arguments, and the same for Fortran.
+macro_rules! asks {
+    ($($name:ident $fortran:ident -> $result:ty = |$thread:ident| $answer:expr;)*) => {
+        exports! { $(
+            fn $name() -> $result {
+                let $thread: &Thread = this_thread();
+                $answer
+            }
+            fn $fortran() -> $result {
+                let $thread: &Thread = this_thread();
+                $answer
+            }
+        )* }
+    };
+}
+
+/// Defines a function of one number, and the same for Fortran, which passes an address, with numbers of 4 and of 8 bytes.
+macro_rules! of_number {
+    ($($name:ident $fortran:ident $fortran8:ident $(-> $result:ty)? = |$thread:ident, $number:ident| $answer:expr;)*) => {
+        exports! { $(
+            fn $name($number: c_int) $(-> $result)? {
+                let $thread: &Thread = this_thread();
+                $answer
+            }
+            fn $fortran(at: *const c_int) $(-> $result)? {
+                let ($thread, $number): (&Thread, c_int) = (this_thread(), *at);
+                $answer
+            }
+            fn $fortran8(at: *const i64) $(-> $result)? {
+                let ($thread, $number): (&Thread, c_int) = (this_thread(), *at as c_int);
+                $answer
+            }
+        )* }
+    };
+}
+
+/// Defines a function of a lock, and the same for Fortran.
+macro_rules! of_lock {
+    ($($name:ident $fortran:ident $(-> $result:ty)? = |$lock:ident| $answer:expr;)*) => {
+        exports! { $(
+            fn $name($lock: *mut c_void) $(-> $result)? {
+                $answer
+            }
+            fn $fortran($lock: *mut c_void) $(-> $result)? {
+                $answer
+            }
+        )* }
+    };
+}
+
+asks! {
+    omp_get_thread_num omp_get_thread_num_ -> c_int = |thread| thread.number.get() as c_int;
+    omp_get_num_threads omp_get_num_threads_ -> c_int = |thread| thread.team_size() as c_int;
+    omp_get_max_threads omp_get_max_threads_ -> c_int = |thread| thread.settings().threads() as c_int;
+    omp_get_num_procs omp_get_num_procs_ -> c_int = |_thread| processors::count();
+    omp_in_parallel omp_in_parallel_ -> c_int = |thread| thread.team().is_some_and(|team| team.active_level > 0).into();
+    omp_get_dynamic omp_get_dynamic_ -> c_int = |thread| thread.settings().is_dynamic.into();
+    omp_get_nested omp_get_nested_ -> c_int = |thread| (thread.settings().active_levels_max > 1).into();
+    omp_get_thread_limit omp_get_thread_limit_ -> c_int = |thread| thread.settings().thread_limit as c_int;
+    omp_get_max_active_levels omp_get_max_active_levels_ -> c_int = |thread| thread.settings().active_levels_max as c_int;
+    omp_get_supported_active_levels omp_get_supported_active_levels_ -> c_int = |_thread| LEVELS_MAX as c_int;
+    omp_get_level omp_get_level_ -> c_int = |thread| thread.team().map_or(0, |team| team.level) as c_int;
+    omp_get_active_level omp_get_active_level_ -> c_int = |thread| thread.team().map_or(0, |team| team.active_level) as c_int;
+    omp_in_final omp_in_final_ -> c_int = |thread| tasks::is_in_final(thread).into();
+    omp_get_cancellation omp_get_cancellation_ -> c_int = |_thread| 0;
+    omp_get_proc_bind omp_get_proc_bind_ -> c_int = |_thread| 0;
+    omp_get_num_places omp_get_num_places_ -> c_int = |_thread| 0;
+    omp_get_place_num omp_get_place_num_ -> c_int = |_thread| -1;
+    omp_get_partition_num_places omp_get_partition_num_places_ -> c_int = |_thread| 0;
+    omp_get_default_device omp_get_default_device_ -> c_int = |_thread| 0;
+    omp_get_num_devices omp_get_num_devices_ -> c_int = |_thread| 0;
+    omp_get_initial_device omp_get_initial_device_ -> c_int = |_thread| 0;
+    omp_get_device_num omp_get_device_num_ -> c_int = |_thread| 0;
+    omp_is_initial_device omp_is_initial_device_ -> c_int = |_thread| 1;
+    omp_get_num_teams omp_get_num_teams_ -> c_int = |_thread| 1;
+    omp_get_team_num omp_get_team_num_ -> c_int = |_thread| 0;
+    omp_get_max_teams omp_get_max_teams_ -> c_int = |_thread| 1;
+    omp_get_teams_thread_limit omp_get_teams_thread_limit_ -> c_int = |_thread| 0;
+    omp_get_max_task_priority omp_get_max_task_priority_ -> c_int = |_thread| 0;
+    omp_get_wtime omp_get_wtime_ -> f64 = |_thread| now();
+    omp_get_wtick omp_get_wtick_ -> f64 = |_thread| 1e-9;
+}
+
+of_number! {
+    omp_set_num_threads omp_set_num_threads_ omp_set_num_threads_8_ = |thread, number| thread.set(|settings| settings.set_threads(number.max(1) as u32));
+    omp_set_dynamic omp_set_dynamic_ omp_set_dynamic_8_ = |thread, number| thread.set(|settings| settings.is_dynamic = number != 0);
+    omp_set_nested omp_set_nested_ omp_set_nested_8_ = |thread, number| thread.set(|settings| settings.active_levels_max = if number != 0 { LEVELS_MAX } else { 1 });
+    omp_set_max_active_levels omp_set_max_active_levels_ omp_set_max_active_levels_8_ = |thread, number| thread.set(|settings| settings.active_levels_max = (number.max(0) as u32).min(LEVELS_MAX));
+    omp_set_default_device omp_set_default_device_ omp_set_default_device_8_ = |_thread, _number| ();
+    omp_set_num_teams omp_set_num_teams_ omp_set_num_teams_8_ = |_thread, _number| ();
+    omp_set_teams_thread_limit omp_set_teams_thread_limit_ omp_set_teams_thread_limit_8_ = |_thread, _number| ();
+    omp_get_ancestor_thread_num omp_get_ancestor_thread_num_ omp_get_ancestor_thread_num_8_ -> c_int = |thread, number| thread.ancestor(number).map_or(-1, |(ancestor, _)| ancestor as c_int);
+    omp_get_team_size omp_get_team_size_ omp_get_team_size_8_ -> c_int = |thread, number| thread.ancestor(number).map_or(-1, |(_, size)| size as c_int);
+    omp_get_place_num_procs omp_get_place_num_procs_ omp_get_place_num_procs_8_ -> c_int = |_thread, _number| 0;
+}
+
+of_lock! {
+    omp_init_lock omp_init_lock_ = |lock| locks::init(lock);
+    omp_destroy_lock omp_destroy_lock_ = |_lock| ();
+    omp_set_lock omp_set_lock_ = |lock| locks::lock(lock);
+    omp_unset_lock omp_unset_lock_ = |lock| locks::unlock(lock);
+    omp_test_lock omp_test_lock_ -> c_int = |lock| locks::try_lock(lock).into();
+    omp_init_nest_lock omp_init_nest_lock_ = |lock| locks::init_nestable(lock);
+    omp_destroy_nest_lock omp_destroy_nest_lock_ = |_lock| ();
+    omp_set_nest_lock omp_set_nest_lock_ = |lock| _ = locks::lock_nestable(lock, false);
+    omp_unset_nest_lock omp_unset_nest_lock_ = |lock| locks::unlock_nestable(lock);
+    omp_test_nest_lock omp_test_nest_lock_ -> c_int = |lock| locks::lock_nestable(lock, true) as c_int;
+}
+
+exports! {
+    fn omp_init_lock_with_hint(lock: *mut c_void, _hint: usize) {
+        locks::init(lock);
+    }
+    fn omp_init_nest_lock_with_hint(lock: *mut c_void, _hint: usize) {
+        locks::init_nestable(lock);
+    }
+    fn omp_set_schedule(kind: c_int, chunk: c_int) {
+        set_schedule(kind, chunk);
+    }
+    fn omp_set_schedule_(kind: *const c_int, chunk: *const c_int) {
+        set_schedule(*kind, *chunk);
+    }
+    fn omp_set_schedule_8_(kind: *const c_int, chunk: *const i64) {
+        set_schedule(*kind, *chunk as c_int);
+    }
+    fn omp_get_schedule(kind: *mut c_int, chunk: *mut c_int) {
+        (*kind, *chunk) = schedule();
+    }
+    fn omp_get_schedule_(kind: *mut c_int, chunk: *mut c_int) {
+        (*kind, *chunk) = schedule();
+    }
+    fn omp_get_schedule_8_(kind: *mut c_int, chunk: *mut i64) {
+        let (now, size) = schedule();
+        (*kind, *chunk) = (now, size.into());
+    }
+    fn omp_pause_resource(_kind: c_int, _device: c_int) -> c_int {
+        0
+    }
+    fn omp_pause_resource_all(_kind: c_int) -> c_int {
+        0
+    }
+    fn omp_alloc(bytes: usize, _allocator: usize) -> *mut c_void {
+        runtime::allocate(bytes, 16, false) as *mut c_void
+    }
+    fn omp_aligned_alloc(alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
+        runtime::allocate(bytes, alignment.max(16), false) as *mut c_void
+    }
+    fn omp_calloc(count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
+        count.checked_mul(bytes).map_or(std::ptr::null_mut(), |bytes| runtime::allocate(bytes, 16, true) as *mut c_void)
+    }
+    fn omp_free(block: *mut c_void, _allocator: usize) {
+        if !block.is_null() {
+            runtime::free(block as usize);
+        }
+    }
+}
+
+/// Seconds since some moment.
+fn now() -> f64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
+
+/// Sets what `schedule(runtime)` means. A chunk below 1 is the default of the kind.
+fn set_schedule(kind: c_int, chunk: c_int) {
+    let (kind, least) = match kind & !MONOTONIC {
+        STATIC => (Kind::Static, 0),
+        DYNAMIC => (Kind::Dynamic, 1),
+        GUIDED => (Kind::Guided, 1),
+        AUTO => (Kind::Static, 0),
+        _ => return,
+    };
+    this_thread().set(|settings| (settings.schedule, settings.chunk) = (kind, chunk.max(least) as u32));
+}
+
+fn schedule() -> (c_int, c_int) {
+    let settings = this_thread().settings();
+    let kind = match settings.schedule {
+        Kind::Static => STATIC,
+        Kind::Dynamic | Kind::Sections => DYNAMIC,
+        Kind::Guided => GUIDED,
+    };
+    (kind, settings.chunk as c_int)
+}
+
+unsupported! { "OpenMP's clause detach":
+    omp_fulfill_event
+}
+unsupported! { "OpenMP's memory of devices":
+    omp_target_alloc omp_target_free omp_target_is_present omp_target_memcpy omp_target_memcpy_rect
+    omp_target_associate_ptr omp_target_disassociate_ptr
+}

@@ -1,0 +1,299 @@
+//! Work-sharing: which thread of a team does which iterations of a loop, which sections, or a `single` region.
+//!
+//! Iterations are counted from 0; the callers turn them into values of the program's variable. With a dynamic or a guided
+//! schedule, the chunks of a loop follow from how often somebody has drawn before, so a draw is one addition to a word that
+//! is kept at node 0, and no page is shared. A node draws several chunks of a dynamic schedule at once, fewer towards the
+//! end of the loop, and its threads take them one by one.
+//!
+//! Promises: each iteration is given out once. The chunks of a thread ascend. A node draws in vain once in each loop, so the
+//! last one to do so knows that nobody will draw any more, and clears the word.
+
+use std::sync::atomic::Ordering;
+
+use super::Thread;
+use super::settings::Settings;
+use super::team::{Team, wait_until};
+use crate::context::aside;
+use crate::runtime;
+
+/// The first number of the words from which nodes draw.
+const DRAWS: u32 = 1 << 16;
+/// A node draws this part of the chunks that are left, divided by the number of nodes.
+const PART: u64 = 4;
+
+/// How a loop is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Each thread gets one part, or with a size of chunks one chunk after the other in turn.
+    Static,
+    /// Who is free gets the next chunk.
+    Dynamic,
+    /// The same, with chunks that become smaller.
+    Guided,
+    /// Who is free gets the next one, and no node gets several at once.
+    Sections,
+}
+
+/// A loop that a thread takes part in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Loop {
+    pub(super) kind: Kind,
+    /// The number of iterations.
+    pub(super) count: u64,
+    /// Of a static schedule 0 for parts of equal size.
+    pub(super) chunk: u64,
+    /// The first value, and the distance between two.
+    pub(super) start: u64,
+    pub(super) increment: u64,
+    pub(super) is_ordered: bool,
+    /// The number of the construct in its team, and of the ordered loop among these.
+    construct: u32,
+    ordered: u32,
+    /// How many chunks of a static schedule this thread has had.
+    trips: u64,
+    /// The iterations that it does now.
+    low: u64,
+    high: u64,
+}
+
+impl Loop {
+    pub(super) const NONE: Loop = Loop {
+        kind: Kind::Static,
+        count: 0,
+        chunk: 0,
+        start: 0,
+        increment: 1,
+        is_ordered: false,
+        construct: 0,
+        ordered: 0,
+        trips: 0,
+        low: 0,
+        high: 0,
+    };
+
+    /// A loop of so many iterations.
+    pub(super) fn new(kind: Kind, count: u64, chunk: u64, is_ordered: bool) -> Loop {
+        let chunk = if kind == Kind::Static { chunk } else { chunk.max(1) };
+        Loop { kind, count, chunk, is_ordered, ..Loop::NONE }
+    }
+
+    /// The same, over these values of the program's variable.
+    pub(super) fn over(self, start: u64, increment: u64) -> Loop {
+        Loop { start, increment, ..self }
+    }
+
+    /// With what `schedule(runtime)` means now.
+    pub(super) fn at_runtime(count: u64, settings: &Settings, is_ordered: bool) -> Loop {
+        Loop::new(settings.schedule, count, settings.chunk.into(), is_ordered)
+    }
+
+    /// The value of the program's variable in an iteration.
+    pub(super) fn value(&self, iteration: u64) -> u64 {
+        self.start.wrapping_add(iteration.wrapping_mul(self.increment))
+    }
+
+    /// Whether the iterations that the thread does now are the last ones.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.high == self.count
+    }
+}
+
+/// The number of iterations of a loop from `start` up to `end`, or down to it, excluding `end`.
+pub(super) fn iterations(start: i128, end: i128, increment: i128) -> u64 {
+    let (distance, step) = if increment > 0 { (end - start, increment) } else { (start - end, -increment) };
+    if distance <= 0 { 0 } else { ((distance - 1) / step + 1) as u64 }
+}
+
+/// The part of a static schedule without chunks that a thread has: the first threads have one iteration more.
+pub(super) fn part(count: u64, size: u64, number: u64) -> (u64, u64) {
+    let (each, more) = (count / size, count % size);
+    let low = each * number + number.min(more);
+    (low, low + each + u64::from(number < more))
+}
+
+/// The state of a construct at one node, until all threads of the node have left it.
+pub(super) struct Construct {
+    number: u32,
+    /// How many threads of the node are still to come to its end.
+    left: u32,
+    /// How often the node, or another one, has drawn.
+    draws: u64,
+    /// What was left of the loop after these draws: its first iteration.
+    position: u64,
+    /// What the node has, and nobody has taken.
+    low: u64,
+    high: u64,
+    is_over: bool,
+}
+
+impl Construct {
+    fn new(number: u32, threads: u32) -> Construct {
+        Construct { number, left: threads, draws: 0, position: 0, low: 0, high: 0, is_over: false }
+    }
+
+    /// The iterations that come with the next draw after those so far.
+    fn next_draw(&mut self, sharing: &Loop, team: &Team) -> (u64, u64) {
+        let (low, left) = (self.position, sharing.count - self.position);
+        let size = match sharing.kind {
+            Kind::Static | Kind::Sections => 1,
+            Kind::Dynamic => {
+                let chunks = left.div_ceil(sharing.chunk);
+                (chunks / (u64::from(team.nodes) * PART)).max(1).saturating_mul(sharing.chunk)
+            }
+            Kind::Guided => left.div_ceil(team.size.into()).max(sharing.chunk),
+        };
+        self.position = low + size.min(left);
+        self.draws += 1;
+        (low, self.position)
+    }
+
+    /// Gets more from what is left for all nodes. Whether there was something.
+    fn draw(&mut self, sharing: &Loop, team: &Team) -> bool {
+        let draw = match team.nodes {
+            1 => self.draws,
+            _ => runtime::word_add(DRAWS.wrapping_add(self.number), 0, 1),
+        };
+        while self.draws <= draw && self.position < sharing.count {
+            (self.low, self.high) = self.next_draw(sharing, team);
+        }
+        if self.draws > draw {
+            return true;
+        }
+        // `draws` is the number of those that got something now.
+        self.is_over = true;
+        (self.low, self.high) = (0, 0);
+        if team.nodes > 1 && draw + 1 == self.draws + u64::from(team.nodes) {
+            runtime::word_clear(DRAWS.wrapping_add(self.number), 0);
+        }
+        false
+    }
+
+    /// What one thread takes.
+    fn take(&mut self, sharing: &Loop, team: &Team) -> Option<(u64, u64)> {
+        if self.low == self.high && (self.is_over || !self.draw(sharing, team)) {
+            return None;
+        }
+        let size = if sharing.kind == Kind::Dynamic { sharing.chunk } else { self.high - self.low };
+        let low = self.low;
+        self.low = low + size.min(self.high - low);
+        Some((low, self.low))
+    }
+}
+
+impl Team {
+    /// Calls `work` with the state of a construct, which it forgets after the last thread's last call.
+    fn at_construct<T>(&self, number: u32, work: impl FnOnce(&mut Construct) -> (T, bool)) -> T {
+        aside(|| {
+            let mut constructs = self.constructs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let place = constructs.iter().position(|construct| construct.number == number).unwrap_or_else(|| {
+                constructs.push(Construct::new(number, self.local));
+                constructs.len() - 1
+            });
+            let (result, is_last_call) = work(&mut constructs[place]);
+            if is_last_call {
+                constructs[place].left -= 1;
+                if constructs[place].left == 0 {
+                    constructs.swap_remove(place);
+                }
+            }
+            result
+        })
+    }
+}
+
+impl Thread {
+    /// The thread has come to a loop of its team.
+    pub(super) fn begin_loop(&self, mut sharing: Loop) {
+        sharing.construct = self.next_construct();
+        if sharing.is_ordered {
+            sharing.ordered = self.ordered_loops.get();
+            self.ordered_loops.set(sharing.ordered.wrapping_add(1));
+        }
+        self.sharing.set(sharing);
+        if sharing.is_ordered && sharing.count == 0 && self.number.get() == 0 {
+            // Nobody else passes the turn of a loop without iterations on.
+            self.wait_for_turn();
+            self.pass_turn_on(&sharing);
+        }
+    }
+
+    /// The next iterations of the loop for this thread: the first one, and the one behind the last.
+    pub(super) fn next_iterations(&self) -> Option<(u64, u64)> {
+        let mut sharing = self.sharing.get();
+        if sharing.is_ordered && sharing.high > sharing.low {
+            self.wait_for_turn();
+            self.pass_turn_on(&sharing);
+        }
+        let next = self.chosen(&mut sharing);
+        (sharing.low, sharing.high) = next.unwrap_or((0, 0));
+        self.sharing.set(sharing);
+        next
+    }
+
+    fn chosen(&self, sharing: &mut Loop) -> Option<(u64, u64)> {
+        let (size, number) = (u64::from(self.team_size()), u64::from(self.number.get()));
+        match (sharing.kind, self.team()) {
+            (Kind::Static, _) => {
+                let (low, high) = match sharing.chunk {
+                    0 if sharing.trips > 0 => return None,
+                    0 => part(sharing.count, size, number),
+                    chunk => {
+                        let chunk_number = sharing.trips.checked_mul(size)?.checked_add(number)?;
+                        let low = chunk_number.checked_mul(chunk)?;
+                        (low.min(sharing.count), low.saturating_add(chunk).min(sharing.count))
+                    }
+                };
+                sharing.trips += 1;
+                (low < high).then_some((low, high))
+            }
+            (_, Some(team)) if team.size > 1 => team.at_construct(sharing.construct, |construct| {
+                let taken = construct.take(sharing, team);
+                (taken, taken.is_none())
+            }),
+            _ => {
+                let low = sharing.high;
+                let size = if sharing.kind == Kind::Guided { sharing.count } else { sharing.chunk };
+                (low < sharing.count).then(|| (low, low.saturating_add(size).min(sharing.count)))
+            }
+        }
+    }
+
+    /// Whether this thread is the one that does a `single` region.
+    pub(super) fn is_single(&self) -> bool {
+        let number = self.next_construct();
+        let Some(team) = self.team().filter(|team| team.size > 1) else { return true };
+        let one = Loop::new(Kind::Sections, 1, 1, false);
+        team.at_construct(number, |construct| {
+            let is_it = construct.take(&one, team).is_some();
+            if is_it && team.nodes > 1 {
+                // The node's own draw in vain, with which it is known here that nothing is left.
+                construct.draw(&one, team);
+            }
+            (is_it, true)
+        })
+    }
+
+    /// Waits until all iterations before those of this thread have gone through the ordered region.
+    pub(super) fn wait_for_turn(&self) {
+        let sharing = self.sharing.get();
+        let Some(team) = self.team().filter(|team| team.size > 1) else { return };
+        let mine = turn(sharing.ordered, sharing.low);
+        wait_until(|| team.shared().turn.load(Ordering::Acquire) == mine);
+    }
+
+    /// The iterations of this thread have gone through it.
+    fn pass_turn_on(&self, sharing: &Loop) {
+        let Some(team) = self.team().filter(|team| team.size > 1) else { return };
+        let next = if sharing.is_at_end() {
+            turn(sharing.ordered.wrapping_add(1), 0)
+        } else {
+            turn(sharing.ordered, sharing.high)
+        };
+        team.shared().turn.store(next, Ordering::Release);
+    }
+}
+
+/// The turn of the iterations from `low` on, of one of the team's ordered loops.
+fn turn(ordered: u32, low: u64) -> u64 {
+    u64::from(ordered as u16) << 48 | low & ((1 << 48) - 1)
+}
