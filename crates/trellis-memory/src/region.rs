@@ -20,7 +20,7 @@ use crate::sys::linux::calls::{self, Watching};
 use crate::sys::linux::memfd::{Memfd, View, ViewError};
 use crate::sys::linux::private::Private;
 use crate::sys::linux::uffd::Message;
-use crate::sys::linux::watches::{self, Slot, Watched};
+use crate::sys::linux::watches::{self, Slots, Watched};
 use crate::sys::linux::{kernel_page_bytes, limits, signals};
 
 /// The minimum size of a region in bytes.
@@ -148,7 +148,7 @@ pub struct Region {
 
 /// The entries of a region that catches faults in the tables of the process.
 struct Caught {
-    _slots: Vec<Slot>,
+    _slots: Slots,
     _calls: Vec<Watching>,
 }
 
@@ -259,7 +259,7 @@ impl Region {
             server: signal.map(|_| Arc::clone(&server)),
             descriptors,
         };
-        let slots: Option<Vec<Slot>> = ranges.iter().map(|range| watches::take(watched(*range))).collect();
+        let slots = watches::take(ranges.iter().map(|range| watched(*range)).collect());
         let slots = slots.ok_or(RegionError::TooManyRegions { max: signals::REGIONS_MAX })?;
         let refused = |source| RegionError::Kernel {
             operation: "sigaction",

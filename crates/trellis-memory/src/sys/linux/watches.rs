@@ -1,6 +1,7 @@
-//! The table of regions that catch faults: fixed, in static memory, read by signal handlers without a lock.
+//! The table of regions that catch faults: fixed, in static memory, read by signal handlers without a lock. Each piece of
+//! a region has a slot.
 //!
-//! Promises: a slot is taken and released under a mutex, never on the path of a fault. A handler that has found its
+//! Promises: slots are taken and released under a mutex, never on the path of a fault. A handler that has found its
 //! slot increments a counter before it uses the slot's server. A thread that releases the slot frees the server only if
 //! the counter is zero, and otherwise never.
 
@@ -10,9 +11,10 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use crate::region::{Fault, FaultServer};
 
-/// The maximum number of regions of a process that can catch faults at the same time; each piece of a region counts as
-/// one.
+/// The maximum number of regions of a process that can catch faults at the same time.
 pub const REGIONS_MAX: usize = 64;
+/// The maximum number of their pieces: a program with threads has one or two for each of its libraries.
+const PIECES_MAX: usize = 2048;
 
 /// The maximum number of a region's descriptors: its bytes, and what its catcher uses.
 pub(crate) const DESCRIPTORS: usize = 5;
@@ -32,11 +34,12 @@ pub(crate) struct Watch {
     descriptors: [AtomicI32; DESCRIPTORS],
 }
 
-static WATCHES: [Watch; REGIONS_MAX] = [const { Watch::free() }; REGIONS_MAX];
-static CHANGES: Mutex<()> = Mutex::new(());
+static WATCHES: [Watch; PIECES_MAX] = [const { Watch::free() }; PIECES_MAX];
+/// The number of regions.
+static REGIONS: Mutex<usize> = Mutex::new(0);
 static AT_FORK: Once = Once::new();
 
-/// The table's information about a region.
+/// The table's information about a piece of a region.
 pub(crate) struct Watched {
     pub(crate) base: usize,
     pub(crate) bytes: usize,
@@ -46,30 +49,26 @@ pub(crate) struct Watched {
     pub(crate) descriptors: [Option<RawFd>; DESCRIPTORS],
 }
 
-/// A taken slot. Dropping it releases it.
-pub(crate) struct Slot {
-    watch: &'static Watch,
+/// The slots of a region. Dropping this releases them.
+pub(crate) struct Slots {
+    watches: Vec<&'static Watch>,
 }
 
-/// Takes a slot. `None` if all are taken.
-pub(crate) fn take(watched: Watched) -> Option<Slot> {
+/// Takes the slots of a region. `None` if too many are taken.
+pub(crate) fn take(pieces: Vec<Watched>) -> Option<Slots> {
     AT_FORK.call_once(|| {
         // SAFETY: the function only closes descriptors, which is allowed in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
     });
-    let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-    let watch = WATCHES.iter().find(|watch| watch.bytes.load(Ordering::Relaxed) == 0)?;
-    let server = watched.server.map_or(std::ptr::null_mut(), |server| Box::into_raw(Box::new(server)));
-    watch.base.store(watched.base, Ordering::Relaxed);
-    watch.page_shift.store(watched.page_bytes.trailing_zeros() as usize, Ordering::Relaxed);
-    watch.first_page.store(watched.first_page, Ordering::Relaxed);
-    for (place, number) in watch.descriptors.iter().zip(watched.descriptors) {
-        place.store(number.unwrap_or(-1), Ordering::Relaxed);
+    let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_free = |watch: &&Watch| watch.bytes.load(Ordering::Relaxed) == 0;
+    let watches: Vec<&'static Watch> = WATCHES.iter().filter(is_free).take(pieces.len()).collect();
+    if *regions >= REGIONS_MAX || watches.len() < pieces.len() {
+        return None;
     }
-    watch.server.store(server, Ordering::SeqCst);
-    // The size is stored last: handlers see the slot from here on.
-    watch.bytes.store(watched.bytes, Ordering::Release);
-    Some(Slot { watch })
+    *regions += 1;
+    watches.iter().zip(pieces).for_each(|(watch, piece)| watch.begin(piece));
+    Some(Slots { watches })
 }
 
 /// The slot of the region that contains `address`.
@@ -93,7 +92,28 @@ impl Watch {
         }
     }
 
-    /// The region's first address and its size.
+    fn begin(&self, watched: Watched) {
+        let server = watched.server.map_or(std::ptr::null_mut(), |server| Box::into_raw(Box::new(server)));
+        self.base.store(watched.base, Ordering::Relaxed);
+        self.page_shift.store(watched.page_bytes.trailing_zeros() as usize, Ordering::Relaxed);
+        self.first_page.store(watched.first_page, Ordering::Relaxed);
+        for (place, number) in self.descriptors.iter().zip(watched.descriptors) {
+            place.store(number.unwrap_or(-1), Ordering::Relaxed);
+        }
+        self.server.store(server, Ordering::SeqCst);
+        // The size is stored last: handlers see the slot from here on.
+        self.bytes.store(watched.bytes, Ordering::Release);
+    }
+
+    /// The slot is free from now on; returns its server.
+    fn end(&self) -> *mut Arc<dyn FaultServer> {
+        let server = self.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        self.descriptors.iter().for_each(|number| number.store(-1, Ordering::Relaxed));
+        self.bytes.store(0, Ordering::Release);
+        server
+    }
+
+    /// The piece's first address and its size.
     pub(crate) fn range(&self) -> (usize, usize) {
         (self.base.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
@@ -119,18 +139,18 @@ impl Watch {
     }
 }
 
-impl Drop for Slot {
+impl Drop for Slots {
     fn drop(&mut self) {
-        let server = {
-            let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-            let server = self.watch.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
-            self.watch.descriptors.iter().for_each(|number| number.store(-1, Ordering::Relaxed));
-            self.watch.bytes.store(0, Ordering::Release);
-            server
+        let servers: Vec<*mut Arc<dyn FaultServer>> = {
+            let mut regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+            *regions -= 1;
+            self.watches.iter().map(|watch| watch.end()).collect()
         };
-        if !server.is_null() && self.watch.serving.load(Ordering::SeqCst) == 0 {
-            // SAFETY: it came from Box::into_raw in `take`; no handler uses it, and none can find it any more.
-            drop(unsafe { Box::from_raw(server) });
+        for (watch, server) in self.watches.iter().zip(servers) {
+            if !server.is_null() && watch.serving.load(Ordering::SeqCst) == 0 {
+                // SAFETY: it came from Box::into_raw in `begin`; no handler uses it, and none can find it any more.
+                drop(unsafe { Box::from_raw(server) });
+            }
         }
     }
 }
