@@ -1,16 +1,49 @@
-// A library of the program that allocates in its constructor, and whose memory threads of all nodes use.
+// A library of the program that allocates in its constructor, and whose memory threads of all nodes use. It also makes a key
+// of thread-specific data there, and threads that work for it.
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
 static int *counts;
 static char *text;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t key;
+static pthread_t workers[2];
+static sem_t wanted;
+static int done;
+
+static void *work(void *amount) {
+    sem_wait(&wanted);
+    pthread_mutex_lock(&lock);
+    done += *(int *)amount;
+    pthread_mutex_unlock(&lock);
+    return pthread_getspecific(key) ? NULL : amount;
+}
 
 __attribute__((constructor)) static void begin(void) {
     counts = calloc(100, sizeof *counts);
     text = strdup("from a constructor");
     text = realloc(text, 100);
+    pthread_key_create(&key, NULL);
+    pthread_setspecific(key, text);
+    sem_init(&wanted, 0, 0);
+    for (int i = 0; i < 2; i++) {
+        counts[i] = 10 * (i + 1);
+        pthread_create(&workers[i], NULL, work, &counts[i]);
+    }
+}
+
+// What the workers did, or -1.
+int end_work(void) {
+    if (pthread_getspecific(key) != text) return -1;
+    for (int i = 0; i < 2; i++) sem_post(&wanted);
+    for (int i = 0; i < 2; i++) {
+        void *result;
+        if (pthread_join(workers[i], &result) != 0 || result != &counts[i]) return -1;
+        counts[i] = 0;
+    }
+    return done;
 }
 
 int add(int place) {

@@ -308,7 +308,7 @@ fn a_program_that_starts_no_thread_is_as_it_is_alone() {
     assert!(killed.stderr.contains("the program was killed by SIGKILL"), "{killed:?}");
 }
 
-/// Programs of Debian that compress with threads: what they write is what they write alone.
+/// Programs of Debian that have threads, and one that has OpenMP: what they write is what they write alone.
 #[test]
 fn programs_that_nobody_here_wrote() {
     let test = "programs_that_nobody_here_wrote";
@@ -318,12 +318,18 @@ fn programs_that_nobody_here_wrote() {
     let folder = Folder::new();
     let text: String = (0..60_000).map(|line| format!("{} {:x}\n", line % 977, line * 2_654_435_761u64)).collect();
     folder.write("text", &text);
+    let protein = |number: usize| {
+        let letters = (0..60).map(|place| b"ACDEFGHIKLMNPQRSTVWY"[(place * 7 + place * number / 9) % 20] as char);
+        format!(">{number}\n{}\n", letters.collect::<String>())
+    };
+    folder.write("proteins", (0..12).map(protein).collect::<String>());
     for (program, arguments) in [
         ("xz", &["-T4", "--block-size=64KiB", "-c", "text"][..]),
         ("zstd", &["-T4", "-B64KiB", "-q", "-c", "text"]),
         ("pigz", &["-p", "4", "-c", "text"]),
         ("pbzip2", &["-p4", "-b1", "-k", "-c", "text"]),
         ("sort", &["--parallel=4", "-S", "1M", "text"]),
+        ("clustalo", &["-i", "proteins", "--threads=4"]),
     ] {
         if !trellis_testing::is_installed(program) {
             skip(test, Need::Program, format_args!("{program} is not installed"));

@@ -1,5 +1,6 @@
 //! What libraries of the program make before the program begins, in their constructors: memory, keys of thread-specific data,
-//! semaphores. Every node runs these, and the program goes on with what they made at node 0.
+//! semaphores, threads. Every node runs these, and the program goes on with what they made at node 0. Threads begin with the
+//! program.
 //!
 //! The memory is at one address on every node. When the node joins, its pages become pages of the region, with the contents
 //! of node 0. Promises: a block is never moved or used again. Nothing but the program uses it after the start.
@@ -7,6 +8,8 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use libc::c_int;
 
 use crate::memory::ALIGNMENT;
 use crate::table::reals;
@@ -46,8 +49,8 @@ pub(crate) fn has(block: usize) -> bool {
     block.wrapping_sub(START) < BYTES
 }
 
-/// The most keys and semaphores that libraries make.
-const MADE_MAX: usize = 64;
+/// The most keys, semaphores and threads that libraries make, of each.
+const MADE_MAX: usize = 256;
 
 /// Things that libraries have made: how many, and a number or two of each.
 struct Made {
@@ -75,7 +78,7 @@ impl Made {
     }
 }
 
-/// Destructors of keys, whose numbers are their places.
+/// Destructors of keys, whose numbers are their places, and the values that the thread which loads the libraries gave them.
 static KEYS: Made = Made::none();
 /// Addresses and values of semaphores.
 static SEMAPHORES: Made = Made::none();
@@ -85,9 +88,78 @@ pub(crate) fn make_key(destructor: usize) -> Option<usize> {
     KEYS.add(destructor, 0)
 }
 
+/// The place of the value of a key that a library has made.
+fn value_of(key: usize) -> Option<&'static AtomicUsize> {
+    (key < KEYS.count.load(Ordering::Relaxed)).then(|| KEYS.things.get(key).map(|[_, value]| value)).flatten()
+}
+
+/// A library gives a key a value; whether there is such a key.
+pub(crate) fn set_value(key: usize, value: usize) -> bool {
+    value_of(key).map(|place| place.store(value, Ordering::Relaxed)).is_some()
+}
+
+/// The value of a key; 0 if it has none.
+pub(crate) fn value(key: usize) -> usize {
+    value_of(key).map_or(0, |place| place.load(Ordering::Relaxed))
+}
+
+/// The values of keys, with their numbers, for the main thread.
+pub(crate) fn values() -> impl Iterator<Item = (usize, usize)> {
+    KEYS.each().map(|[_, value]| value).enumerate().filter(|(_, value)| *value != 0)
+}
+
 /// A library makes a semaphore.
 pub(crate) fn make_semaphore(address: usize, value: usize) {
     SEMAPHORES.add(address, value);
+}
+
+/// A thread that a library makes.
+pub(crate) struct Thread {
+    /// Where its handle goes.
+    pub(crate) to: usize,
+    pub(crate) function: usize,
+    pub(crate) argument: usize,
+    pub(crate) is_detached: bool,
+}
+
+/// The first of the handles that threads have until they begin, in whose place their own are put. No control block is there.
+const HANDLES: usize = START + BYTES;
+
+/// Places of handles and functions of threads; arguments, and whether they are detached; and, once they have begun, their
+/// handles.
+static THREADS: [Made; 3] = [Made::none(), Made::none(), Made::none()];
+
+/// A library makes a thread, which begins with the program; the number of the error.
+///
+/// # Safety
+/// The place for the handle is valid.
+pub(crate) unsafe fn make_thread(thread: &Thread) -> c_int {
+    let Some(number) = THREADS[0].add(thread.to, thread.function) else { return libc::EAGAIN };
+    THREADS[1].add(thread.argument, thread.is_detached.into());
+    // SAFETY: the caller's promise.
+    unsafe { *(thread.to as *mut usize) = HANDLES + number };
+    0
+}
+
+/// The threads that libraries have made, with the handles that they have got.
+pub(crate) fn threads() -> impl Iterator<Item = (usize, Thread)> {
+    let both = THREADS[0].each().zip(THREADS[1].each()).enumerate();
+    both.map(|(number, ([to, function], [argument, is_detached]))| {
+        (HANDLES + number, Thread { to, function, argument, is_detached: is_detached != 0 })
+    })
+}
+
+/// The threads that libraries have made have begun, in their order: the handle of the next one.
+pub(crate) fn thread_began(handle: usize) {
+    THREADS[2].add(handle, 0);
+}
+
+/// The handle of a thread, whatever its library took for it.
+pub(crate) fn handle_of(thread: usize) -> usize {
+    match thread.wrapping_sub(HANDLES) {
+        number if number < MADE_MAX => THREADS[2].each().nth(number).map_or(thread, |[handle, _]| handle),
+        _ => thread,
+    }
 }
 
 /// The destructors of the keys, in the order of their numbers.

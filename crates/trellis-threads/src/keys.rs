@@ -93,6 +93,24 @@ pub(crate) unsafe fn create_early(key: *mut c_uint, destructor: Option<Destructo
     }
 }
 
+/// A library gives a key a value in its constructor.
+pub(crate) fn set_early(key: c_uint, value: *const c_void) -> c_int {
+    if early::set_value(key as usize, value as usize) { 0 } else { libc::EINVAL }
+}
+
+/// The value of a key, in the constructor of a library.
+pub(crate) fn get_early(key: c_uint) -> *mut c_void {
+    early::value(key as usize) as *mut c_void
+}
+
+/// The main thread begins with the values that libraries gave in their constructors, which it would have run.
+pub(crate) fn begin_main() {
+    for (key, value) in early::values() {
+        // SAFETY: a key that exists; it is the caller's value.
+        unsafe { set(key as c_uint, value as *const c_void) };
+    }
+}
+
 /// The program begins with the keys that its libraries have made.
 pub(crate) fn begin() {
     for (key, destructor) in control().keys.iter().zip(early::keys()) {

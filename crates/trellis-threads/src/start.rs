@@ -217,7 +217,9 @@ unsafe fn moved(list: *mut *mut c_char, is_kept: impl Fn(&[u8]) -> bool) -> *mut
 
 /// The main thread of the program.
 extern "C-unwind" fn main_thread(_: *mut c_void) -> *mut c_void {
+    keys::begin_main();
     streams::make();
+    threads::begin_early();
     let [init, fini, loader_fini, stack_end] =
         [0, 1, 2, 3].map(|index: usize| GIVEN.rest[index].load(Ordering::Relaxed));
     // SAFETY: the C library's function, which has this type, with what it was called with at first.

@@ -151,7 +151,13 @@ functions! {
     fn setgroups(count: usize, groups: *const c_uint) -> c_int = with |real| of_program!(real(count, groups), runtime::unsupported("setgroups", USER_WAY_OUT));
 
     // Threads.
-    fn pthread_create(thread: *mut usize, attributes: *const c_void, function: Function, argument: *mut c_void) -> c_int = with |real| of_program!(real(thread, attributes, function, argument), threads::create(thread, attributes, function, argument));
+    fn pthread_create(thread: *mut usize, attributes: *const c_void, function: Function, argument: *mut c_void) -> c_int = with |real| {
+        if early::is_loading() {
+            // SAFETY: as the library calls it.
+            return unsafe { threads::create_early(thread, attributes, function, argument) };
+        }
+        of_program!(real(thread, attributes, function, argument), threads::create(thread, attributes, function, argument))
+    };
     fn pthread_join(thread: usize, to: *mut usize) -> c_int = with |real| of_program!(real(thread, to), threads::join(thread, to));
     fn pthread_tryjoin_np(thread: usize, to: *mut usize) -> c_int = with |real| of_program!(real(thread, to), threads::try_join(thread, to));
     fn pthread_timedjoin_np(thread: usize, to: *mut usize, until: *const timespec) -> c_int = with |real| of_program!(real(thread, to, until), threads::join_until(thread, to, libc::CLOCK_REALTIME, until));
@@ -240,8 +246,18 @@ functions! {
         of_program!(real(key, destructor), keys::create(key, destructor))
     };
     fn pthread_key_delete(key: c_uint) -> c_int = with |real| of_program!(real(key), keys::delete(key));
-    fn pthread_getspecific(key: c_uint) -> *mut c_void = with |real| of_program!(real(key), keys::get(key));
-    fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int = with |real| of_program!(real(key, value), keys::set(key, value));
+    fn pthread_getspecific(key: c_uint) -> *mut c_void = with |real| {
+        if early::is_loading() {
+            return keys::get_early(key);
+        }
+        of_program!(real(key), keys::get(key))
+    };
+    fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int = with |real| {
+        if early::is_loading() {
+            return keys::set_early(key, value);
+        }
+        of_program!(real(key, value), keys::set(key, value))
+    };
     fn tss_create(key: *mut c_uint, destructor: Destructor) -> c_int = with |real| of_program!(real(key, destructor), c11(keys::create(key, destructor)));
     fn tss_delete(key: c_uint) -> () = with |real| of_program!(real(key), { keys::delete(key); });
     fn tss_get(key: c_uint) -> *mut c_void = with |real| of_program!(real(key), keys::get(key));

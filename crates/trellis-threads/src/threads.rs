@@ -17,7 +17,7 @@ use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
 use crate::time::{FOREVER, NOW, limited};
-use crate::{keys, openmp, runtime, start, streams, system_calls};
+use crate::{early, keys, openmp, runtime, start, streams, system_calls};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -71,23 +71,16 @@ pub(crate) unsafe fn create(
     function: Function,
     argument: *mut c_void,
 ) -> c_int {
-    let mut detached = libc::PTHREAD_CREATE_JOINABLE;
-    if !attributes.is_null() {
-        let mut stack_bytes = 0usize;
-        // SAFETY: the caller's attributes.
-        unsafe {
-            pthread_attr_getdetachstate(attributes.cast::<pthread_attr_t>(), &mut detached);
-            libc::pthread_attr_getstacksize(attributes.cast::<pthread_attr_t>(), &mut stack_bytes);
-        }
-        if stack_bytes > context::room_bytes() - STACK_OFFSET {
-            return libc::EAGAIN;
-        }
+    // SAFETY: the caller's attributes.
+    let (is_detached, stack_bytes) = unsafe { attributes_of(attributes) };
+    if stack_bytes > context::room_bytes() - STACK_OFFSET {
+        return libc::EAGAIN;
     }
     let request = ThreadRequest {
         function: function as usize,
         argument: argument as usize,
         is_c11: false,
-        is_detached: detached == libc::PTHREAD_CREATE_DETACHED,
+        is_detached,
         mask: start::signal_mask(),
         node: None,
     };
@@ -98,6 +91,61 @@ pub(crate) unsafe fn create(
             0
         }
         Err(error) => error,
+    }
+}
+
+/// Whether a thread with these attributes is detached, and the size of its stack, 0 for the usual one.
+///
+/// # Safety
+/// They are attributes, or null.
+unsafe fn attributes_of(attributes: *const c_void) -> (bool, usize) {
+    let (mut detached, mut stack_bytes) = (libc::PTHREAD_CREATE_JOINABLE, 0);
+    if !attributes.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            pthread_attr_getdetachstate(attributes.cast::<pthread_attr_t>(), &mut detached);
+            libc::pthread_attr_getstacksize(attributes.cast::<pthread_attr_t>(), &mut stack_bytes);
+        }
+    }
+    (detached == libc::PTHREAD_CREATE_DETACHED, stack_bytes)
+}
+
+/// A library makes a thread in its constructor.
+///
+/// # Safety
+/// As pthread_create(3p).
+pub(crate) unsafe fn create_early(
+    thread: *mut usize,
+    attributes: *const c_void,
+    function: Function,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (is_detached, _) = attributes_of(attributes);
+        let (function, argument) = (function as usize, argument as usize);
+        early::make_thread(&early::Thread { to: thread as usize, function, argument, is_detached })
+    }
+}
+
+/// Begins the threads that libraries have made in their constructors. Called by the main thread, before its own code.
+pub(crate) fn begin_early() {
+    for (handle, early::Thread { to, function, argument, is_detached }) in early::threads() {
+        let mask = start::signal_mask();
+        match make(&ThreadRequest { function, argument, is_c11: false, is_detached, mask, node: None }) {
+            Ok(made) => {
+                early::thread_began(made);
+                // SAFETY: the place that the library gave, unless something else lies there now.
+                let place = unsafe { &mut *(to as *mut usize) };
+                if *place == handle {
+                    *place = made;
+                }
+            }
+            Err(error) => runtime::stop(&format!(
+                "a thread of a library cannot be made: {}",
+                std::io::Error::from_raw_os_error(error)
+            )),
+        }
     }
 }
 
@@ -299,7 +347,7 @@ fn send(slot: usize, signal: c_int) -> c_int {
 
 /// Sends a signal to a thread of the program, at whichever node it runs.
 pub(crate) fn kill(thread: usize, signal: c_int) -> c_int {
-    let Some(slot) = context::slot_of(thread) else { return libc::ESRCH };
+    let Some(slot) = context::slot_of(early::handle_of(thread)) else { return libc::ESRCH };
     let control = control();
     if !(0..=64).contains(&signal) {
         return libc::EINVAL;
@@ -455,6 +503,7 @@ extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
 
 /// Waits for a thread to end; its result.
 fn joined(thread: usize, wait: impl FnOnce(usize) -> c_int) -> Result<usize, c_int> {
+    let thread = early::handle_of(thread);
     let slot = context::slot_of(thread).ok_or(libc::ESRCH)?;
     if context::thread_pointer() == thread {
         return Err(libc::EDEADLK);
@@ -539,7 +588,7 @@ pub(crate) unsafe fn join_c11(thread: usize, to: *mut c_int) -> c_int {
 
 /// Lets a thread end without being joined.
 pub(crate) fn detach(thread: usize) -> c_int {
-    let Some(slot) = context::slot_of(thread) else { return libc::ESRCH };
+    let Some(slot) = context::slot_of(early::handle_of(thread)) else { return libc::ESRCH };
     let ended = (&raw const record(slot).ended) as usize;
     aside(|| {
         let state = control::alone(|control| {

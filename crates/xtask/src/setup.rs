@@ -67,6 +67,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "pigz", package: "pigz" },
     Needed { program: "pbzip2", package: "pbzip2" },
     Needed { program: "zstd", package: "zstd" },
+    Needed { program: "clustalo", package: "clustalo" },
     Needed { program: "etcd", package: "etcd-server" },
     Needed { program: "etcdctl", package: "etcd-client" },
     Needed { program: "java", package: "default-jdk-headless" },
