@@ -1,5 +1,5 @@
-// A library of the program that allocates in its constructor, and whose memory threads of all nodes use. It also makes a key
-// of thread-specific data there, and threads that work for it.
+// A library of the program that allocates in its constructor, and whose memory threads of all nodes use. There it also
+// makes a key of thread-specific data, and threads that work for it.
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>

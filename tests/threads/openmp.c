@@ -161,6 +161,59 @@ static void order(void) {
     }
 }
 
+// Iterations that wait for each other, in one loop and in two; and sums so far.
+static void in_a_row(void) {
+    static int row[300], plane[20][30];
+    for (int round = 0; round < 3; round++) {
+        row[0] = round;
+#pragma omp parallel for ordered(1) num_threads(THREADS) schedule(static, 4)
+        for (int i = 1; i < 300; i++) {
+            int own = i % 3;
+#pragma omp ordered depend(sink : i - 1)
+            row[i] = row[i - 1] + own;
+#pragma omp ordered depend(source)
+        }
+        CHECK(row[299] == round + 300);
+#pragma omp parallel num_threads(THREADS)
+        {
+#pragma omp for ordered(2) schedule(dynamic)
+            for (int i = 0; i < 20; i++)
+                for (int j = 0; j < 30; j++) {
+#pragma omp ordered depend(sink : i - 1, j) depend(sink : i, j - 1)
+                    plane[i][j] = 1 + (i > 0 ? plane[i - 1][j] : 0) + (j > 0 ? plane[i][j - 1] : 0);
+                    plane[i][j] %= 1009;
+#pragma omp ordered depend(source)
+                }
+#pragma omp single
+            row[0] = plane[19][29];
+        }
+        int expected[20][30];
+        for (int i = 0; i < 20; i++)
+            for (int j = 0; j < 30; j++) {
+                expected[i][j] = 1 + (i > 0 ? expected[i - 1][j] : 0) + (j > 0 ? expected[i][j - 1] : 0);
+                expected[i][j] %= 1009;
+            }
+        CHECK(row[0] == expected[19][29]);
+    }
+    static int before[500];
+    int sum = 0;
+#pragma omp parallel for reduction(inscan, + : sum) num_threads(THREADS)
+    for (int i = 0; i < 500; i++) {
+        before[i] = sum;
+#pragma omp scan exclusive(sum)
+        sum += i;
+    }
+    for (int i = 0; i < 500; i++) CHECK(before[i] == i * (i - 1) / 2);
+    CHECK(sum == 124750);
+#ifndef __clang__ // LLVM 19 gives a wrong value for it, with its own library, too.
+    int last = -1;
+#pragma omp parallel for lastprivate(conditional : last) num_threads(THREADS) schedule(dynamic, 3)
+    for (int i = 0; i < 200; i++)
+        if (i % 37 == 5) last = i;
+    CHECK(last == 190);
+#endif
+}
+
 static void sections(void) {
     for (int round = 0; round < 5; round++) {
         int done[6] = {0};
@@ -500,6 +553,7 @@ int main(void) {
     regions();
     loops();
     order();
+    in_a_row();
     sections();
     one_thread();
     private_variables();

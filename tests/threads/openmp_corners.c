@@ -81,12 +81,40 @@ static void of_locked_tasks(void) {
     CHECK(count == 60);
 }
 
+// Threads that follow each other through rows, as in the NAS benchmark LU: each waits for a flag of the one before.
+static void of_pipeline(void) {
+    enum { THREADS = 4, ROWS = 50, COLUMNS = 64 };
+    static int table[ROWS][COLUMNS];
+    static volatile int done[THREADS + 1];
+    done[0] = ROWS;
+    for (int i = 0; i < COLUMNS; i++) table[0][i] = i;
+#pragma omp parallel num_threads(THREADS)
+    {
+        int me = omp_get_thread_num(), first = me * COLUMNS / THREADS, end = (me + 1) * COLUMNS / THREADS;
+        for (int row = 1; row < ROWS; row++) {
+            while (done[me] < row) {
+#pragma omp flush
+            }
+            for (int i = first; i < end; i++) table[row][i] = table[row - 1][i] + (i > 0 ? table[row][i - 1] % 7 : 1);
+#pragma omp flush
+            done[me + 1] = row;
+#pragma omp flush
+        }
+    }
+    for (int row = 1; row < ROWS; row++) {
+        for (int i = 0; i < COLUMNS; i++) {
+            CHECK(table[row][i] == table[row - 1][i] + (i > 0 ? table[row][i - 1] % 7 : 1));
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "";
     if (!strcmp(which, "threads")) of_threads();
     if (!strcmp(which, "environment")) of_environment();
     if (!strcmp(which, "exit")) of_exit();
     if (!strcmp(which, "cancel")) begin_regions(&(long){0});
+    if (!strcmp(which, "pipeline")) of_pipeline();
     if (!strcmp(which, "locked tasks")) of_locked_tasks();
     puts("all right");
     return 0;

@@ -149,7 +149,7 @@ fn built_with_openmp(test: &str, compiler: &str, name: &str, option: &str) -> Op
     }
     // Of Fortran's compiler, only the preprocessor knows which files a program is made from.
     let preprocessor: &[&str] = if compiler == "gfortran" { &["-cpp"] } else { &[] };
-    Some(built_with(compiler, name, &[&[option, "-fopenmp"], preprocessor].concat()))
+    Some(built_with(compiler, name, &[&[option, "-fopenmp", "-lm"], preprocessor].concat()))
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn regions_of_openmp_in_unusual_places() {
             Run::start(command).finish()
         };
         for nodes in ["1", "2", "3"] {
-            for what in ["threads", "environment", "locked tasks"] {
+            for what in ["threads", "environment", "pipeline", "locked tasks"] {
                 let ended = run(nodes, what);
                 let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
                 assert_eq!(result, (Some(0), "all right\n", ""), "{what}, {compiler}, on {nodes} nodes");

@@ -6,6 +6,7 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
+use super::doacross::{self, Dimension};
 use super::locks;
 use super::sharing::{Kind, Loop, iterations};
 use super::tasks::{self, Dependence, TaskWork};
@@ -262,6 +263,99 @@ exports! {
         next(low, high)
     }
 
+    // Loops whose iterations wait for each other. Their iterations are counted from 0.
+    fn GOMP_doacross_post(values: *const c_long) {
+        doacross::post((0..doacross::depth()).map(|place| *values.add(place)));
+    }
+    fn GOMP_doacross_ull_post(values: *const c_long) {
+        doacross::post((0..doacross::depth()).map(|place| *values.add(place)));
+    }
+    // The number of values is that of the loops.
+    fn GOMP_doacross_wait(a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long, g: c_long, h: c_long) {
+        doacross::wait(few([a, b, c, d, e, f, g, h]));
+    }
+    fn GOMP_doacross_ull_wait(a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long, g: c_long, h: c_long) {
+        doacross::wait(few([a, b, c, d, e, f, g, h]));
+    }
+    fn GOMP_loop_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed_at_runtime([0, *counts, 1], false), low, high)
+    }
+    fn GOMP_loop_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+        share(reductions, memory);
+        begin_doacross(depth, counts);
+        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
+        begin_doacross(depth, counts);
+        self::start(signed_at_runtime([0, *counts, 1], false), low, high)
+    }
+    fn GOMP_loop_ull_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+        share(reductions, memory);
+        begin_doacross(depth, counts);
+        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
+    }
+
+    // Loops and sections with memory for the team, and loops whose schedule is a number.
+    fn GOMP_loop_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+        share(reductions, memory);
+        // The compiler itself divides a loop without these places.
+        low.is_null() || self::start(signed_by(schedule, [start, end, increment], chunk, false), low, high)
+    }
+    fn GOMP_loop_ull_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, chunk: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+        share(reductions, memory);
+        let sharing = match kind_of(schedule) {
+            Some(kind) => unsigned(kind, up, [start, end, increment], chunk, false),
+            None => unsigned_at_runtime(up, [start, end, increment], false),
+        };
+        low.is_null() || self::start(sharing, low, high)
+    }
+    fn GOMP_loop_ordered_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+        share(reductions, memory);
+        // The compiler itself divides a loop without these places.
+        low.is_null() || self::start(signed_by(schedule, [start, end, increment], chunk, true), low, high)
+    }
+    fn GOMP_loop_ull_ordered_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, chunk: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+        share(reductions, memory);
+        let sharing = match kind_of(schedule) {
+            Some(kind) => unsigned(kind, up, [start, end, increment], chunk, true),
+            None => unsigned_at_runtime(up, [start, end, increment], true),
+        };
+        low.is_null() || self::start(sharing, low, high)
+    }
+    fn GOMP_sections2_start(count: c_uint, reductions: usize, memory: *mut usize) -> c_uint {
+        share(reductions, memory);
+        let thread = this_thread();
+        thread.begin_loop(Loop::new(Kind::Sections, count.into(), 1, false));
+        next_section(thread)
+    }
+    fn GOMP_scope_start(reductions: usize) {
+        share(reductions, std::ptr::null_mut());
+    }
     fn GOMP_loop_end() {
         team::barrier();
     }
@@ -394,6 +488,58 @@ exports! {
     }
 }
 
+/// The schedule of a number, which may say that chunks ascend; none for `schedule(runtime)`.
+fn kind_of(schedule: c_long) -> Option<Kind> {
+    const MONOTONIC: c_long = 1 << 31;
+    match schedule & !MONOTONIC {
+        0 => None,
+        2 => Some(Kind::Dynamic),
+        3 => Some(Kind::Guided),
+        _ => Some(Kind::Static),
+    }
+}
+
+fn signed_by(schedule: c_long, values: [c_long; 3], chunk: c_long, is_ordered: bool) -> Loop {
+    match kind_of(schedule) {
+        Some(kind) => signed(kind, values, chunk, is_ordered),
+        None => signed_at_runtime(values, is_ordered),
+    }
+}
+
+/// The threads of the team share memory for a construct: its size is in the word, and its address comes there.
+///
+/// # Safety
+/// The word is valid, or null.
+unsafe fn share(reductions: usize, memory: *mut usize) {
+    if reductions != 0 {
+        runtime::unsupported("OpenMP's reductions of tasks", WAY_OUT);
+    }
+    if !memory.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *memory = doacross::shared_memory(*memory) as usize };
+    }
+}
+
+/// Begins loops that wait for each other, of so many iterations each.
+///
+/// # Safety
+/// There are as many numbers.
+unsafe fn begin_doacross(depth: c_uint, counts: *const c_long) {
+    // SAFETY: the caller's promise.
+    let count = |place: usize| unsafe { *counts.add(place) } as u64;
+    let dimension = |place| Dimension { first: 0, increment: 1, count: count(place) };
+    doacross::begin((0..depth as usize).map(dimension).collect());
+}
+
+/// The values of an iteration that are there, of those that a function with any number of them has got.
+fn few(values: [c_long; 8]) -> impl Iterator<Item = c_long> {
+    let depth = doacross::depth();
+    if depth > values.len() {
+        runtime::unsupported("ordered with more than eight loops", WAY_OUT);
+    }
+    values.into_iter().take(depth)
+}
+
 fn next_section(thread: &Thread) -> c_uint {
     thread.next_iterations().map_or(0, |(first, _)| first as c_uint + 1)
 }
@@ -444,9 +590,10 @@ impl New {
         change: impl FnOnce(*mut c_void),
     ) {
         let thread = this_thread();
-        let block = runtime::allocate(self.bytes.max(1), self.alignment.max(16), false);
-        let data = block as *mut c_void;
-        // SAFETY: the compiler's data and function, and a block of that size.
+        let work = TaskWork::Gcc { function: self.function as usize, alignment: self.alignment };
+        let task = tasks::child(thread, work, self.bytes + self.alignment, is_final);
+        let data = tasks::data_of(task, self.alignment) as *mut c_void;
+        // SAFETY: the compiler's data and function, and room for the data.
         unsafe {
             match self.copy {
                 Some(copy) => copy(data, self.data),
@@ -454,8 +601,6 @@ impl New {
             }
         }
         change(data);
-        let work = TaskWork::Gcc { function: self.function as usize, data: block, block };
-        let task = tasks::child(thread, work, is_final);
         match is_deferred && !tasks::is_undeferred(thread) {
             true => tasks::submit(thread, task, dependences),
             false => tasks::do_now(thread, task, dependences),
@@ -502,15 +647,8 @@ unsupported! { "a program of GCC 4.8 or earlier":
     GOMP_parallel_start GOMP_parallel_end GOMP_parallel_loop_static_start GOMP_parallel_loop_dynamic_start
     GOMP_parallel_loop_guided_start GOMP_parallel_loop_runtime_start GOMP_parallel_sections_start
 }
-unsupported! { "OpenMP's clause ordered with a number":
-    GOMP_doacross_post GOMP_doacross_wait GOMP_doacross_ull_post GOMP_doacross_ull_wait GOMP_loop_doacross_start
-    GOMP_loop_doacross_static_start GOMP_loop_doacross_dynamic_start GOMP_loop_doacross_guided_start
-    GOMP_loop_doacross_runtime_start GOMP_loop_ull_doacross_start GOMP_loop_ull_doacross_static_start
-    GOMP_loop_ull_doacross_dynamic_start GOMP_loop_ull_doacross_guided_start GOMP_loop_ull_doacross_runtime_start
-}
-unsupported! { "OpenMP's scan, conditional lastprivate, or reduction of tasks":
-    GOMP_loop_start GOMP_loop_ordered_start GOMP_loop_ull_start GOMP_loop_ull_ordered_start GOMP_sections2_start
-    GOMP_scope_start GOMP_parallel_reductions GOMP_taskgroup_reduction_register GOMP_taskgroup_reduction_unregister
+unsupported! { "OpenMP's reductions of tasks":
+    GOMP_parallel_reductions GOMP_taskgroup_reduction_register GOMP_taskgroup_reduction_unregister
     GOMP_task_reduction_remap GOMP_workshare_task_reduction_unregister
 }
 unsupported! { "OpenMP's target":

@@ -7,9 +7,10 @@
 use std::ffi::{c_int, c_void};
 
 use super::arguments::{fork, invoke};
+use super::doacross::{self, Dimension};
 use super::locks;
 use super::sharing::{Kind, Loop, iterations, part};
-use super::tasks::{self, Dependence, Task, TaskWork};
+use super::tasks::{self, Dependence, TaskWork};
 use super::team;
 use super::{Thread, WAY_OUT, this_thread};
 use crate::context::own_slot;
@@ -57,14 +58,22 @@ struct KmpTask {
     priority: usize,
 }
 
-/// What is before it in its block.
-#[repr(C, align(16))]
-struct Header {
-    task: *mut Task,
-    /// The size of the compiler's task with its private variables, and that of the block.
+/// The sizes of a task of the compiler with its private variables, and of the block of shared ones, in bytes; and its flags.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Sizes {
     task_bytes: usize,
-    block_bytes: usize,
+    shared_bytes: usize,
     flags: c_int,
+}
+
+/// A loop whose iterations wait for each other, as the compiler describes it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct KmpDimension {
+    first: i64,
+    last: i64,
+    increment: i64,
 }
 
 /// A dependence as the compiler describes it.
@@ -148,45 +157,36 @@ unsafe fn dependences(count: c_int, list: *const KmpDependence) -> impl Iterator
     })
 }
 
-unsafe fn header<'a>(task: *mut KmpTask) -> &'a mut Header {
-    // SAFETY: a task of `__kmpc_omp_task_alloc`.
-    unsafe { &mut *task.cast::<Header>().sub(1) }
-}
-
-/// Does a task, which is in this block.
+/// Does a task.
 ///
 /// # Safety
-/// It is a task that is not done.
-pub(super) unsafe fn call_task(block: usize) {
+/// They are the data of a task that is not done.
+pub(super) unsafe fn call_task(data: usize) {
+    let task = data as *mut KmpTask;
     // SAFETY: the caller's promise.
-    unsafe {
-        let task = (block as *mut Header).add(1).cast::<KmpTask>();
-        ((*task).function)(own_slot() as c_int, task);
-    }
+    unsafe { ((*task).function)(own_slot() as c_int, task) };
 }
 
-/// A task is done.
+/// A task is done: its private variables end.
 ///
 /// # Safety
-/// It is a block with a task.
-pub(super) unsafe fn free_task(block: usize) {
+/// They are the data of a task that was done.
+pub(super) unsafe fn end_task(sizes: Sizes, data: usize) {
+    let task = data as *mut KmpTask;
     // SAFETY: the caller's promise.
     unsafe {
-        let task = (block as *mut Header).add(1).cast::<KmpTask>();
-        if header(task).flags & HAS_DESTRUCTORS != 0
+        if sizes.flags & HAS_DESTRUCTORS != 0
             && let Some(destructors) = (*task).destructors
         {
             destructors(own_slot() as c_int, task);
         }
     }
-    runtime::free(block);
 }
 
 /// Lets a new task be done.
 unsafe fn submit(task: *mut KmpTask, is_deferred: bool, list: &[Dependence]) {
     let thread = this_thread();
-    // SAFETY: the caller's task.
-    let task = unsafe { header(task).task };
+    let task = tasks::task_of(task as usize);
     if tasks::is_to_be_done_again(thread, task) {
         return;
     }
@@ -202,13 +202,13 @@ fn allocate(flags: c_int, task_bytes: usize, shared_bytes: usize) -> *mut KmpTas
         runtime::unsupported("OpenMP's clause detach", WAY_OUT);
     }
     let task_bytes = task_bytes.max(size_of::<KmpTask>()).next_multiple_of(16);
-    let block_bytes = size_of::<Header>() + task_bytes + shared_bytes;
-    let block = runtime::allocate(block_bytes, 16, true);
-    let task = tasks::child(this_thread(), TaskWork::Llvm { block }, flags & FINAL != 0);
-    // SAFETY: the new block.
+    let bytes = task_bytes + shared_bytes;
+    let work = TaskWork::Llvm(Sizes { task_bytes, shared_bytes, flags });
+    let data = tasks::data_of(tasks::child(this_thread(), work, bytes, flags & FINAL != 0), 1);
+    // SAFETY: room for the compiler's task, right behind ours.
     unsafe {
-        (block as *mut Header).write(Header { task, task_bytes, block_bytes, flags });
-        let task = (block as *mut Header).add(1).cast::<KmpTask>();
+        (data as *mut u8).write_bytes(0, bytes);
+        let task = data as *mut KmpTask;
         if shared_bytes > 0 {
             (*task).shared = task.byte_add(task_bytes).cast();
         }
@@ -263,7 +263,7 @@ impl TaskLoop {
             }
         }
         // SAFETY: the pattern is not needed any more.
-        unsafe { tasks::drop_undone(header(self.pattern).task) };
+        unsafe { tasks::drop_undone(tasks::task_of(self.pattern as usize)) };
         if self.in_group {
             tasks::end_group(thread);
         }
@@ -272,8 +272,11 @@ impl TaskLoop {
     unsafe fn copy(&self) -> *mut KmpTask {
         // SAFETY: the pattern, and a new block of the same size.
         unsafe {
-            let Header { task_bytes, block_bytes, flags, .. } = *header(self.pattern);
-            let shared_bytes = block_bytes - task_bytes - size_of::<Header>();
+            let TaskWork::Llvm(Sizes { task_bytes, shared_bytes, flags }) =
+                (*tasks::task_of(self.pattern as usize)).work
+            else {
+                unreachable!("a task of this compiler")
+            };
             let copy = allocate(flags, task_bytes, shared_bytes);
             let shared = (*copy).shared;
             copy.cast::<u8>().copy_from_nonoverlapping(self.pattern.cast::<u8>(), task_bytes + shared_bytes);
@@ -373,6 +376,23 @@ loops! { u64, i64: __kmpc_for_static_init_8u __kmpc_dist_for_static_init_8u __km
 exports! {
     fn __kmpc_for_static_fini(_place: usize, _thread: c_int) {}
     fn __kmpc_dispatch_deinit(_place: usize, _thread: c_int) {}
+
+    // Loops whose iterations wait for each other.
+    fn __kmpc_doacross_init(_place: usize, _thread: c_int, depth: c_int, loops: *const KmpDimension) {
+        let dimension = |place: usize| {
+            let KmpDimension { first, last, increment } = *loops.add(place);
+            let count = iterations(first.into(), i128::from(last) + i128::from(increment.signum()), increment.into());
+            Dimension { first, increment, count }
+        };
+        doacross::begin((0..depth as usize).map(dimension).collect());
+    }
+    fn __kmpc_doacross_post(_place: usize, _thread: c_int, values: *const i64) {
+        doacross::post((0..doacross::depth()).map(|place| *values.add(place)));
+    }
+    fn __kmpc_doacross_wait(_place: usize, _thread: c_int, values: *const i64) {
+        doacross::wait((0..doacross::depth()).map(|place| *values.add(place)));
+    }
+    fn __kmpc_doacross_fini(_place: usize, _thread: c_int) {}
 
     // Threads and regions.
     fn __kmpc_begin(_place: usize, _flags: c_int) {}
@@ -581,10 +601,10 @@ exports! {
         }
     }
     fn __kmpc_omp_task_begin_if0(_place: usize, _thread: c_int, task: *mut KmpTask) {
-        tasks::begin_at_once(this_thread(), header(task).task);
+        tasks::begin_at_once(this_thread(), tasks::task_of(task as usize));
     }
     fn __kmpc_omp_task_complete_if0(_place: usize, _thread: c_int, task: *mut KmpTask) {
-        tasks::end_at_once(this_thread(), header(task).task);
+        tasks::end_at_once(this_thread(), tasks::task_of(task as usize));
     }
     fn __kmpc_omp_taskwait(_place: usize, _thread: c_int) -> c_int {
         tasks::wait_for_children(this_thread());
@@ -622,9 +642,6 @@ exports! {
     }
 }
 
-unsupported! { "OpenMP's clause ordered with a number":
-    __kmpc_doacross_init __kmpc_doacross_wait __kmpc_doacross_post __kmpc_doacross_fini
-}
 unsupported! { "OpenMP's reductions of tasks":
     __kmpc_task_reduction_init __kmpc_taskred_init __kmpc_task_reduction_get_th_data __kmpc_task_reduction_modifier_init
     __kmpc_taskred_modifier_init __kmpc_task_reduction_modifier_fini

@@ -6,7 +6,8 @@
 //!
 //! - `team`: how a parallel region begins and ends, and barriers.
 //! - `sharing`: loops, sections and `single`: which thread does what.
-//! - `tasks`: tasks, and how nodes without work get some.
+//! - `doacross`: loops whose iterations wait for each other.
+//! - `tasks`: tasks; `pool`: those of a node, and how nodes without work get some.
 //! - `settings`: what the variables `OMP_…` and functions like `omp_set_num_threads` set.
 //! - `gcc`, `llvm`, `interface`: the functions, which only translate; `arguments` for those of LLVM whose number of arguments
 //!   varies.
@@ -50,10 +51,12 @@ macro_rules! unsupported {
 }
 
 mod arguments;
+mod doacross;
 mod gcc;
 mod interface;
 mod llvm;
 mod locks;
+mod pool;
 mod references;
 mod settings;
 mod sharing;
@@ -61,14 +64,15 @@ mod tasks;
 mod team;
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::context::own_slot;
 use crate::control::SLOTS;
+pub(crate) use pool::{Hungry, Mailbox};
 use settings::Settings;
 use sharing::Loop;
 use tasks::Task;
-pub(crate) use tasks::{Hungry, Mailbox};
 pub(crate) use team::Shared;
 use team::Team;
 
@@ -88,6 +92,12 @@ struct Thread {
     ordered_loops: Cell<u32>,
     /// The loop, or the sections, that it takes part in.
     sharing: Cell<Loop>,
+    /// The loops with `ordered` and a number that it is in, and memory that its team shares for a loop.
+    doacross: Cell<*mut doacross::Doacross>,
+    shared_memory: Cell<*mut c_void>,
+    /// Blocks for tasks that it can use again, and how many.
+    free_blocks: Cell<*mut tasks::FreeBlock>,
+    free_count: Cell<u32>,
     /// How many locks of OpenMP it has.
     locks: Cell<u32>,
     /// The number of threads of the next region, from LLVM's compiler; 0: as set.
@@ -108,6 +118,10 @@ static THREADS: [Thread; SLOTS] = [const {
         constructs: Cell::new(0),
         ordered_loops: Cell::new(0),
         sharing: Cell::new(Loop::NONE),
+        doacross: Cell::new(null_mut()),
+        shared_memory: Cell::new(null_mut()),
+        free_blocks: Cell::new(null_mut()),
+        free_count: Cell::new(0),
         locks: Cell::new(0),
         pushed_threads: Cell::new(0),
         alone: Cell::new(null_mut()),
@@ -149,6 +163,8 @@ struct Place {
     constructs: u32,
     ordered_loops: u32,
     sharing: Loop,
+    doacross: *mut doacross::Doacross,
+    shared_memory: *mut c_void,
 }
 
 impl Place {
@@ -160,6 +176,8 @@ impl Place {
         constructs: 0,
         ordered_loops: 0,
         sharing: Loop::NONE,
+        doacross: null_mut(),
+        shared_memory: null_mut(),
     };
 }
 
@@ -174,6 +192,8 @@ impl Thread {
             constructs: self.constructs.replace(place.constructs),
             ordered_loops: self.ordered_loops.replace(place.ordered_loops),
             sharing: self.sharing.replace(place.sharing),
+            doacross: self.doacross.replace(place.doacross),
+            shared_memory: self.shared_memory.replace(place.shared_memory),
         }
     }
 

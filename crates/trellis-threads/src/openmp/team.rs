@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::pool::Pool;
 use super::settings::{LEVELS_MAX, Settings};
 use super::sharing::{Construct, Loop};
-use super::tasks::{self, Pool};
-use super::{Place, Thread, arguments, this_thread};
+use super::tasks;
+use super::{Place, Thread, arguments, doacross, this_thread};
 use crate::context::{self, aside};
 use crate::control::{NODES_MAX, SLOTS, control};
 use crate::time::FOREVER;
@@ -230,7 +231,7 @@ pub(super) fn fork(work: Work, wanted: u32, first_loop: Option<Loop>) {
 /// A region of one thread.
 fn alone(region: &Region) {
     let team = aside(|| Box::into_raw(Box::new(Team::new(region, 1, 1, 0, false))));
-    take_part(region, team, 0);
+    doacross::give_back(take_part(region, team, 0));
     // SAFETY: made above; its only thread has left it.
     aside(|| drop(unsafe { Box::from_raw(team) }));
 }
@@ -270,8 +271,9 @@ pub(super) fn end_alone(thread: &Thread) {
     aside(|| drop(unsafe { Box::from_raw(team) }));
 }
 
-/// The part of one thread in a region.
-fn take_part(region: &Region, team: *const Team, number: u32) {
+/// The part of one thread in a region. Returns memory that the team shared for a loop, which is given back once all threads
+/// have left the region.
+fn take_part(region: &Region, team: *const Team, number: u32) -> *mut c_void {
     let thread = this_thread();
     let task = tasks::implicit();
     let before = thread.enter(Place { team, number, settings: region.settings, task, ..Place::OUTSIDE });
@@ -282,8 +284,10 @@ fn take_part(region: &Region, team: *const Team, number: u32) {
     if tasks::are_used() {
         barrier();
     }
-    thread.enter(before);
+    let here = thread.enter(before);
+    doacross::end(here);
     tasks::forget(task);
+    here.shared_memory
 }
 
 fn run(work: Work) {
@@ -439,7 +443,7 @@ fn span(region: &Region) {
         runtime::meet(std::ptr::from_ref(region) as u64);
     }
     let (team, _) = DOCK.begin(region);
-    take_part(region, team, 0);
+    let memory = take_part(region, team, 0);
     DOCK.end_part();
     aside(|| {
         loop {
@@ -452,6 +456,7 @@ fn span(region: &Region) {
     for _ in 0..others {
         runtime::take_permit(END, 0, FOREVER);
     }
+    doacross::give_back(memory);
 }
 
 /// The threads that were made for the team. Only the thread whose region spans all nodes uses this, or the one that ends
@@ -570,11 +575,12 @@ fn stay(region: &Region) {
             Err(error) => no_thread(region.size, error),
         }
     }
-    take_part(region, team, 0);
+    let memory = take_part(region, team, 0);
     for handle in others {
         // SAFETY: a thread made above, whose answer nobody wants.
         unsafe { threads::join(*handle, std::ptr::null_mut()) };
     }
+    doacross::give_back(memory);
     // SAFETY: made above; all its threads have left it.
     aside(|| drop(unsafe { Box::from_raw(team) }));
 }

@@ -13,11 +13,16 @@ use trellis_output::programs;
 use crate::workspace::Workspace;
 
 /// A program of `examples/threads` with its arguments, and the name of its figure.
-const PROGRAMS: [(&str, &str, &[&str]); 3] = [
+const PROGRAMS: [(&str, &str, &[&str]); 4] = [
     ("integrate", "integrate.c", &["2", "1000"]),
     ("matmul_1024", "matmul.c", &["2", "1024"]),
     ("jacobi_2000", "jacobi.c", &["2", "2000", "200"]),
+    ("tasks", "tasks.c", &["2", "40", "22"]),
 ];
+/// The number of tasks of the program with tasks: two for each Fibonacci number above 22, down from 40.
+const TASKS: f64 = 13_528.0;
+/// The number of parallel regions that do nothing.
+const REGIONS: f64 = 10_000.0;
 /// Each is run so often in each way; the least time counts, because others use this machine, too.
 const TURNS: usize = 3;
 
@@ -32,7 +37,16 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
         let (alone, on_nodes) = in_turns(workspace, &program, arguments, &folder)?;
         figures.insert(format!("{name}_alone_ms"), (1e3 * alone).into());
         figures.insert(format!("{name}_ratio"), (alone / on_nodes).into());
+        if name == "tasks" {
+            figures.insert("task_us".to_owned(), (1e6 * on_nodes / TASKS).into());
+        }
     }
+    let regions = folder.join("regions");
+    compile(workspace, "regions.c", &regions)?;
+    let (_, none) = in_turns(workspace, &regions, &["2", "1"], &folder)?;
+    let (_, many) = in_turns(workspace, &regions, &["2", &REGIONS.to_string()], &folder)?;
+    figures.insert("region_us".to_owned(), (1e6 * (many - none) / REGIONS).into());
+    figures.insert("region_messages".to_owned(), (messages(workspace, &regions, &folder)? / REGIONS).into());
     // One thread, which has the other node beside it.
     let (alone, on_nodes) = in_turns(workspace, &folder.join("integrate"), &["1", "500"], &folder)?;
     figures.insert("one_thread_ratio".to_owned(), (alone / on_nodes).into());
@@ -56,8 +70,19 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
 
 fn compile(workspace: &Workspace, source: &str, program: &Path) -> Result<()> {
     let mut compiler = workspace.command("cc");
-    compiler.args(["-O3", "-pthread", "-o"]).arg(program).arg(workspace.root.join("examples/threads").join(source));
+    compiler.args(["-O3", "-fopenmp", "-o"]).arg(program).arg(workspace.root.join("examples/threads").join(source));
     crate::step::run(&mut compiler)
+}
+
+/// How many messages both nodes send in a run of the program that begins regions.
+fn messages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<f64> {
+    let summary = folder.join("summary.json");
+    let mut command = Command::new(workspace.trellis());
+    command.args(["threads", "-n", "2", "--json"]).arg(&summary).arg(program).args(["2", &REGIONS.to_string()]);
+    timed(&mut command)?;
+    let summary: Value = serde_json::from_slice(&std::fs::read(&summary)?)?;
+    let nodes = summary["nodes"].as_array().context("the summary has nodes")?;
+    Ok(nodes.iter().filter_map(|node| node["counters"]["messages_out"].as_f64()).sum())
 }
 
 /// The least times of a program alone and on two nodes, in seconds.

@@ -1,0 +1,125 @@
+//! Loops whose iterations wait for each other: `ordered` with a number (doacross loops), and memory that the threads of a
+//! team share for one loop.
+//!
+//! For each iteration of the outermost loop, a word says how far its inner loops have come: the number of their iteration
+//! that said so last, plus one. Promises: a wait ends when the iteration that it names, or a later one of the same
+//! iteration of the outermost loop, has said that it is done.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::team::{self, wait_until};
+use super::{Place, this_thread};
+use crate::runtime;
+
+/// One of the loops: its first value, the distance between two, and the number of its iterations.
+#[derive(Clone, Copy)]
+pub(super) struct Dimension {
+    pub(super) first: i64,
+    pub(super) increment: i64,
+    pub(super) count: u64,
+}
+
+/// The loops that a thread is in, the outermost first. It lies in the region, each thread has its own.
+pub(super) struct Doacross {
+    dimensions: Vec<Dimension>,
+    words: *const AtomicU64,
+}
+
+/// Zero memory of so many bytes that the threads of the team share. All of them call this. It is given back when they call
+/// it the next time, or at the end of the region.
+pub(super) fn shared_memory(bytes: usize) -> *mut c_void {
+    let thread = this_thread();
+    let before = thread.shared_memory.get();
+    let memory = match thread.is_single() {
+        true => {
+            let memory = runtime::allocate(bytes.max(1), 64, true) as *mut c_void;
+            team::set_copied(thread, memory);
+            team::barrier();
+            memory
+        }
+        false => {
+            team::barrier();
+            team::copied(thread)
+        }
+    };
+    // All threads have left the loop before, and have read where the memory of this one is when they have met again.
+    team::barrier();
+    if thread.number.get() == 0 {
+        give_back(before);
+    }
+    thread.shared_memory.set(memory);
+    memory
+}
+
+/// The calling thread has come to such a loop of its team.
+pub(super) fn begin(dimensions: Vec<Dimension>) {
+    let outermost = dimensions.first().map_or(0, |dimension| dimension.count);
+    let words = shared_memory(outermost as usize * size_of::<AtomicU64>()) as *const AtomicU64;
+    let now = Box::into_raw(Box::new(Doacross { dimensions, words }));
+    let before = this_thread().doacross.replace(now);
+    if !before.is_null() {
+        // SAFETY: made here for the loop before, which this thread has left.
+        drop(unsafe { Box::from_raw(before) });
+    }
+}
+
+/// Gives back what a team shared, when its threads do not use it any more.
+pub(super) fn give_back(memory: *mut c_void) {
+    if !memory.is_null() {
+        runtime::free(memory as usize);
+    }
+}
+
+/// The thread has left a region, in which it was at `place`.
+pub(super) fn end(place: Place) {
+    if !place.doacross.is_null() {
+        // SAFETY: made by `begin`, for this thread.
+        drop(unsafe { Box::from_raw(place.doacross) });
+    }
+}
+
+impl Doacross {
+    /// The word for an iteration, and the number of the iteration of the inner loops, plus one. None outside of the loops.
+    fn place(&self, values: impl Iterator<Item = i64>) -> Option<(&AtomicU64, u64)> {
+        let mut outermost = None;
+        let mut inner = 0u64;
+        for (dimension, value) in self.dimensions.iter().zip(values) {
+            let distance = i128::from(value) - i128::from(dimension.first);
+            let iteration = u64::try_from(distance / i128::from(dimension.increment)).ok()?;
+            if iteration >= dimension.count || distance % i128::from(dimension.increment) != 0 {
+                return None;
+            }
+            match outermost {
+                None => outermost = Some(iteration),
+                Some(_) => inner = inner * dimension.count + iteration,
+            }
+        }
+        // SAFETY: there is a word for each iteration of the outermost loop.
+        Some((unsafe { &*self.words.add(outermost? as usize) }, inner + 1))
+    }
+}
+
+/// The number of loops that the calling thread is in.
+pub(super) fn depth() -> usize {
+    // SAFETY: made by `begin`, for this thread.
+    unsafe { this_thread().doacross.get().as_ref() }.map_or(0, |doacross| doacross.dimensions.len())
+}
+
+/// An iteration of the calling thread is done, for those that wait for it.
+pub(super) fn post(values: impl Iterator<Item = i64>) {
+    // SAFETY: made by `begin`, for this thread.
+    let Some(doacross) = (unsafe { this_thread().doacross.get().as_ref() }) else { return };
+    if let Some((word, inner)) = doacross.place(values) {
+        word.store(inner, Ordering::Release);
+    }
+}
+
+/// Waits for an iteration.
+pub(super) fn wait(values: impl Iterator<Item = i64>) {
+    // SAFETY: made by `begin`, for this thread.
+    let Some(doacross) = (unsafe { this_thread().doacross.get().as_ref() }) else { return };
+    if let Some((word, inner)) = doacross.place(values) {
+        wait_until(|| word.load(Ordering::Acquire) >= inner);
+    }
+}
