@@ -479,12 +479,10 @@ exports! {
 
     // Memory.
     fn GOMP_alloc(alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        runtime::allocate(bytes, alignment.max(16), false) as *mut c_void
+        libc::memalign(alignment.max(16), bytes)
     }
     fn GOMP_free(block: *mut c_void, _allocator: usize) {
-        if !block.is_null() {
-            runtime::free(block as usize);
-        }
+        libc::free(block);
     }
 }
 

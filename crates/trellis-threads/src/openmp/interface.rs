@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use super::settings::LEVELS_MAX;
 use super::sharing::Kind;
 use super::{Thread, locks, tasks, this_thread};
-use crate::{processors, runtime};
+use crate::processors;
 
 /// The kinds of schedules by their numbers (omp.h), and the bit that says that chunks ascend.
 const STATIC: c_int = 1;
@@ -79,6 +79,7 @@ asks! {
     omp_get_supported_active_levels omp_get_supported_active_levels_ -> c_int = |_thread| LEVELS_MAX as c_int;
     omp_get_level omp_get_level_ -> c_int = |thread| thread.team().map_or(0, |team| team.level) as c_int;
     omp_get_active_level omp_get_active_level_ -> c_int = |thread| thread.team().map_or(0, |team| team.active_level) as c_int;
+    omp_in_explicit_task omp_in_explicit_task_ -> c_int = |thread| tasks::is_in_task(thread).into();
     omp_in_final omp_in_final_ -> c_int = |thread| tasks::is_in_final(thread).into();
     omp_get_cancellation omp_get_cancellation_ -> c_int = |_thread| 0;
     omp_get_proc_bind omp_get_proc_bind_ -> c_int = |_thread| 0;
@@ -129,6 +130,12 @@ exports! {
     fn omp_init_lock_with_hint(lock: *mut c_void, _hint: usize) {
         locks::init(lock);
     }
+    fn omp_init_lock_with_hint_(lock: *mut c_void, _hint: *const usize) {
+        locks::init(lock);
+    }
+    fn omp_init_nest_lock_with_hint_(lock: *mut c_void, _hint: *const usize) {
+        locks::init_nestable(lock);
+    }
     fn omp_init_nest_lock_with_hint(lock: *mut c_void, _hint: usize) {
         locks::init_nestable(lock);
     }
@@ -157,19 +164,44 @@ exports! {
     fn omp_pause_resource_all(_kind: c_int) -> c_int {
         0
     }
+    fn omp_pause_resource_(_kind: *const c_int, _device: *const c_int) -> c_int {
+        0
+    }
+    fn omp_pause_resource_all_(_kind: *const c_int) -> c_int {
+        0
+    }
+
+    // Memory: that of the program, whatever the allocator.
     fn omp_alloc(bytes: usize, _allocator: usize) -> *mut c_void {
-        runtime::allocate(bytes, 16, false) as *mut c_void
+        libc::malloc(bytes)
     }
     fn omp_aligned_alloc(alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        runtime::allocate(bytes, alignment.max(16), false) as *mut c_void
+        libc::memalign(alignment.max(16), bytes)
     }
     fn omp_calloc(count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        count.checked_mul(bytes).map_or(std::ptr::null_mut(), |bytes| runtime::allocate(bytes, 16, true) as *mut c_void)
+        libc::calloc(count, bytes)
+    }
+    fn omp_aligned_calloc(alignment: usize, count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
+        aligned_zeros(alignment, count, bytes)
+    }
+    fn omp_realloc(block: *mut c_void, bytes: usize, _allocator: usize, _free_allocator: usize) -> *mut c_void {
+        libc::realloc(block, bytes)
     }
     fn omp_free(block: *mut c_void, _allocator: usize) {
-        if !block.is_null() {
-            runtime::free(block as usize);
+        libc::free(block);
+    }
+}
+
+/// Zero memory at a multiple of `alignment`; null if there is none.
+fn aligned_zeros(alignment: usize, count: usize, bytes: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(bytes) else { return std::ptr::null_mut() };
+    // SAFETY: a size, and memory of that size.
+    unsafe {
+        let memory = libc::memalign(alignment.max(16), bytes);
+        if !memory.is_null() {
+            memory.cast::<u8>().write_bytes(0, bytes);
         }
+        memory
     }
 }
 
@@ -204,7 +236,7 @@ fn schedule() -> (c_int, c_int) {
 }
 
 unsupported! { "OpenMP's clause detach":
-    omp_fulfill_event
+    omp_fulfill_event omp_fulfill_event_
 }
 unsupported! { "OpenMP's memory of devices":
     omp_target_alloc omp_target_free omp_target_is_present omp_target_memcpy omp_target_memcpy_rect

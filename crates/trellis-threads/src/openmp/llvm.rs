@@ -630,15 +630,19 @@ exports! {
 
     // Memory.
     fn __kmpc_alloc(_thread: c_int, bytes: usize, _allocator: usize) -> *mut c_void {
-        runtime::allocate(bytes, 16, false) as *mut c_void
+        libc::malloc(bytes)
     }
     fn __kmpc_aligned_alloc(_thread: c_int, alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        runtime::allocate(bytes, alignment.max(16), false) as *mut c_void
+        libc::memalign(alignment.max(16), bytes)
+    }
+    fn __kmpc_calloc(_thread: c_int, count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
+        libc::calloc(count, bytes)
+    }
+    fn __kmpc_realloc(_thread: c_int, block: *mut c_void, bytes: usize, _allocator: usize, _free: usize) -> *mut c_void {
+        libc::realloc(block, bytes)
     }
     fn __kmpc_free(_thread: c_int, block: *mut c_void, _allocator: usize) {
-        if !block.is_null() {
-            runtime::free(block as usize);
-        }
+        libc::free(block);
     }
 }
 

@@ -204,6 +204,12 @@ pub(super) fn is_undeferred(thread: &Thread) -> bool {
     }
 }
 
+/// Whether the calling thread runs a task that is not the thread's own.
+pub(super) fn is_in_task(thread: &Thread) -> bool {
+    // SAFETY: the task that runs.
+    unsafe { thread.task.get().as_ref() }.is_some_and(|task| !matches!(task.work, TaskWork::Implicit))
+}
+
 /// Whether the calling thread runs a final task, or a part of one.
 pub(super) fn is_in_final(thread: &Thread) -> bool {
     // SAFETY: the task that runs.
