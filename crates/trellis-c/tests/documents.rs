@@ -106,7 +106,8 @@ fn what_the_documents_show_compiles() {
     let mut parts: Vec<&str> = PARTS.iter().map(|(line, ..)| *line).collect();
     for block in blocks.iter().filter(|block| !block.text.contains(OF_M4)) {
         if block.text.contains("int main(") {
-            compiles(block, &block.text, &[]);
+            let extra: &[&str] = if block.text.contains("#pragma omp") { &["-fopenmp"] } else { &[] };
+            compiles(block, &block.text, extra);
             continue;
         }
         let part = PARTS.iter().find(|(line, ..)| block.text.contains(line));
