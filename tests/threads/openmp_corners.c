@@ -108,6 +108,73 @@ static void of_pipeline(void) {
     }
 }
 
+// Untied tasks that are done at once, and come back to themselves.
+static void of_untied_tasks(void) {
+    int steps = 0;
+#pragma omp parallel num_threads(3)
+#pragma omp single
+    for (int i = 0; i < 20; i++) {
+#pragma omp task untied if (i % 2)
+        {
+#pragma omp task
+            {
+#pragma omp atomic
+                steps += 1;
+            }
+#pragma omp taskwait
+#pragma omp atomic
+            steps += 100;
+        }
+    }
+    CHECK(steps == 20 * 101);
+}
+
+// Chunks that are larger than the loop, and loops without iterations.
+static void of_odd_chunks(void) {
+#ifdef __clang__
+    enum { CHUNK = 1000000000 };
+#else
+    // GCC's compiler itself multiplies the chunk with the number of threads.
+    enum { CHUNK = 400000000 };
+#endif
+    int sum = 0;
+#pragma omp parallel for num_threads(4) schedule(static, CHUNK) reduction(+ : sum)
+    for (int i = 0; i < 100; i++) sum += i;
+    CHECK(sum == 4950);
+    unsigned none = (unsigned)(sum - 4950);
+#pragma omp parallel for num_threads(4) schedule(static) reduction(+ : sum)
+    for (unsigned i = 0; i < none; i++) sum++;
+#pragma omp parallel for num_threads(4) schedule(nonmonotonic : runtime) reduction(+ : sum)
+    for (long i = 99; i >= 0; i -= 3) sum += (int)i;
+    CHECK(sum == 4950 + 1683);
+}
+
+// Threads that do inner iterations of the same outermost one wait for each other.
+static void of_joined_loops(void) {
+    enum { ROWS = 6, COLUMNS = 20 };
+    static long table[ROWS][COLUMNS];
+#pragma omp parallel for num_threads(3) ordered(2) collapse(2) schedule(dynamic, 1)
+    for (int i = 0; i < ROWS; i++) {
+        for (int j = 0; j < COLUMNS; j++) {
+#pragma omp ordered depend(sink : i - 1, j) depend(sink : i, j - 1)
+            table[i][j] = (i > 0 ? table[i - 1][j] : 1) + (j > 0 ? table[i][j - 1] : 0);
+#pragma omp ordered depend(source)
+        }
+    }
+    for (int i = 0; i < ROWS; i++) {
+        for (int j = 0; j < COLUMNS; j++) {
+            CHECK(table[i][j] == (i > 0 ? table[i - 1][j] : 1) + (j > 0 ? table[i][j - 1] : 0));
+        }
+    }
+}
+
+// The main thread leaves; the threads of its region do not keep the program.
+static void of_leaving(void) {
+    begin_regions(&(long){0});
+    puts("all right");
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "";
     if (!strcmp(which, "threads")) of_threads();
@@ -116,6 +183,10 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "cancel")) begin_regions(&(long){0});
     if (!strcmp(which, "pipeline")) of_pipeline();
     if (!strcmp(which, "locked tasks")) of_locked_tasks();
+    if (!strcmp(which, "untied tasks")) of_untied_tasks();
+    if (!strcmp(which, "odd chunks")) of_odd_chunks();
+    if (!strcmp(which, "joined loops")) of_joined_loops();
+    if (!strcmp(which, "leaving")) of_leaving();
     puts("all right");
     return 0;
 }

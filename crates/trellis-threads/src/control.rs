@@ -69,6 +69,8 @@ pub(crate) struct Record {
     pub(crate) argument: AtomicUsize,
     /// Whether the function is one of C11, which returns a number.
     pub(crate) is_c11: AtomicU32,
+    /// Whether the program ends without waiting for it.
+    pub(crate) is_kept: AtomicU32,
     /// The number of the error if it could not be started.
     pub(crate) error: AtomicU32,
     /// The signals that it blocks at first, and those that a child that it starts blocks.

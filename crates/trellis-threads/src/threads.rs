@@ -58,6 +58,8 @@ struct ThreadRequest {
     argument: usize,
     is_c11: bool,
     is_detached: bool,
+    /// It waits for work as long as the program runs, which ends without it.
+    is_kept: bool,
     mask: u64,
     /// The node where it must run, if that matters.
     node: Option<usize>,
@@ -81,6 +83,7 @@ pub(crate) unsafe fn create(
         argument: argument as usize,
         is_c11: false,
         is_detached,
+        is_kept: false,
         mask: start::signal_mask(),
         node: None,
     };
@@ -132,7 +135,8 @@ pub(crate) unsafe fn create_early(
 pub(crate) fn begin_early() {
     for (handle, early::Thread { to, function, argument, is_detached }) in early::threads() {
         let mask = start::signal_mask();
-        match make(&ThreadRequest { function, argument, is_c11: false, is_detached, mask, node: None }) {
+        match make(&ThreadRequest { function, argument, is_c11: false, is_detached, is_kept: false, mask, node: None })
+        {
             Ok(made) => {
                 early::thread_began(made);
                 // SAFETY: the place that the library gave, unless something else lies there now.
@@ -157,6 +161,7 @@ pub(crate) unsafe fn create_c11(thread: *mut usize, function: C11Function, argum
         argument: argument as usize,
         is_c11: true,
         is_detached: false,
+        is_kept: false,
         mask: start::signal_mask(),
         node: None,
     };
@@ -178,6 +183,7 @@ pub(crate) fn make_main(function: Function) {
         argument: 0,
         is_c11: false,
         is_detached: true,
+        is_kept: false,
         mask: 0,
         node: Some(0),
     };
@@ -194,6 +200,7 @@ pub(crate) fn end_at_first_node(function: extern "C-unwind" fn(*mut c_void) -> *
         argument,
         is_c11: false,
         is_detached: true,
+        is_kept: false,
         mask: 0,
         node: Some(0),
     };
@@ -209,6 +216,7 @@ pub(crate) fn make_worker(node: usize, function: Function, argument: usize) -> R
         argument,
         is_c11: false,
         is_detached: false,
+        is_kept: true,
         mask,
         node: Some(node),
     })
@@ -222,6 +230,7 @@ pub(crate) fn run_elsewhere(function: Function) {
             argument: 0,
             is_c11: false,
             is_detached: false,
+            is_kept: false,
             mask: u64::MAX,
             node: Some(node),
         };
@@ -259,7 +268,7 @@ fn take_slot(request: &ThreadRequest) -> Option<(usize, usize)> {
         let slot = control.states.iter().position(|state| state.load(Ordering::Relaxed) == FREE)?;
         let node = request.node.unwrap_or(control.made.load(Ordering::Relaxed) % start::nodes());
         control.made.fetch_add(1, Ordering::Relaxed);
-        control.alive.fetch_add(1, Ordering::Relaxed);
+        control.alive.fetch_add(usize::from(!request.is_kept), Ordering::Relaxed);
         control.nodes[slot].store(node as u32, Ordering::Relaxed);
         control.detached[slot].store(request.is_detached.into(), Ordering::Relaxed);
         let record = record(slot);
@@ -267,6 +276,7 @@ fn take_slot(request: &ThreadRequest) -> Option<(usize, usize)> {
         record.function.store(request.function, Ordering::Relaxed);
         record.argument.store(request.argument, Ordering::Relaxed);
         record.is_c11.store(request.is_c11.into(), Ordering::Relaxed);
+        record.is_kept.store(request.is_kept.into(), Ordering::Relaxed);
         record.mask.store(request.mask, Ordering::Relaxed);
         record.error.store(0, Ordering::Relaxed);
         control.signals[slot].store(0, Ordering::Relaxed);
@@ -275,9 +285,14 @@ fn take_slot(request: &ThreadRequest) -> Option<(usize, usize)> {
     })
 }
 
+/// How many of the threads with which the program lives the one of a slot is: one, or none if it is kept for work.
+fn counted(slot: usize) -> usize {
+    usize::from(record(slot).is_kept.load(Ordering::Relaxed) == 0)
+}
+
 fn give_up(slot: usize) {
     control::alone(|control| {
-        control.alive.fetch_sub(1, Ordering::Relaxed);
+        control.alive.fetch_sub(counted(slot), Ordering::Relaxed);
         control.states[slot].store(FREE, Ordering::Release);
     });
 }
@@ -444,15 +459,16 @@ fn end(slot: usize, result: usize) -> *mut c_void {
     record.result.store(result, Ordering::Relaxed);
     BEGUN[slot].store(false, Ordering::SeqCst);
     HERE.fetch_sub(1, Ordering::SeqCst);
-    let (is_detached, alive) = control::alone(|control| {
+    let counted = counted(slot);
+    let (is_detached, is_last) = control::alone(|control| {
         let is_detached = control.detached[slot].load(Ordering::Relaxed) != 0;
         control.states[slot].store(if is_detached { FREE } else { ENDED }, Ordering::Release);
-        (is_detached, control.alive.fetch_sub(1, Ordering::Relaxed) - 1)
+        (is_detached, control.alive.fetch_sub(counted, Ordering::Relaxed) == 1 && counted == 1)
     });
     if !is_detached {
         runtime::semaphore_post((&raw const record.ended) as usize);
     }
-    if alive == 0 {
+    if is_last {
         // The last thread of a process ends it (pthread_exit(3)).
         end_at_first_node(start::exit_there, 0);
     }

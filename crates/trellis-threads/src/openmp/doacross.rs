@@ -1,9 +1,8 @@
 //! Loops whose iterations wait for each other: `ordered` with a number (doacross loops), and memory that the threads of a
 //! team share for one loop.
 //!
-//! For each iteration of the outermost loop, a word says how far its inner loops have come: the number of their iteration
-//! that said so last, plus one. Promises: a wait ends when the iteration that it names, or a later one of the same
-//! iteration of the outermost loop, has said that it is done.
+//! Promises: a wait ends when the iteration that it names has said that it is done, or, where one thread does all inner
+//! iterations of one of the outermost loop, a later one of these.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +19,20 @@ pub(super) struct Dimension {
     pub(super) count: u64,
 }
 
+/// How it is known which iterations are done.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Marks {
+    /// For each iteration of the outermost loop, a word says which of its inner iterations said so last: its number, plus
+    /// one. One thread does them all, in their order.
+    Last,
+    /// Each iteration has a bit. Several threads may do inner iterations of one of the outermost loop.
+    Each,
+}
+
 /// The loops that a thread is in, the outermost first. It lies in the region, each thread has its own.
 pub(super) struct Doacross {
     dimensions: Vec<Dimension>,
+    marks: Marks,
     words: *const AtomicU64,
 }
 
@@ -52,16 +62,21 @@ pub(super) fn shared_memory(bytes: usize) -> *mut c_void {
     memory
 }
 
-/// The calling thread has come to such a loop of its team.
-pub(super) fn begin(dimensions: Vec<Dimension>) {
-    let outermost = dimensions.first().map_or(0, |dimension| dimension.count);
-    let words = shared_memory(outermost as usize * size_of::<AtomicU64>()) as *const AtomicU64;
-    let now = Box::into_raw(Box::new(Doacross { dimensions, words }));
+/// The calling thread has come to such a loop of its team. Returns so many bytes of zero memory that the team shares, too.
+pub(super) fn begin(dimensions: Vec<Dimension>, marks: Marks, bytes: usize) -> *mut c_void {
+    let words = match marks {
+        Marks::Last => dimensions.first().map_or(0, |dimension| dimension.count),
+        Marks::Each => dimensions.iter().map(|dimension| dimension.count).product::<u64>().div_ceil(64),
+    };
+    let bytes_of_words = (words as usize * size_of::<AtomicU64>()).next_multiple_of(64);
+    let memory = shared_memory(bytes_of_words + bytes);
+    let now = Box::into_raw(Box::new(Doacross { dimensions, marks, words: memory.cast() }));
     let before = this_thread().doacross.replace(now);
     if !before.is_null() {
         // SAFETY: made here for the loop before, which this thread has left.
         drop(unsafe { Box::from_raw(before) });
     }
+    memory.wrapping_byte_add(bytes_of_words)
 }
 
 /// Gives back what a team shared, when its threads do not use it any more.
@@ -80,7 +95,8 @@ pub(super) fn end(place: Place) {
 }
 
 impl Doacross {
-    /// The word for an iteration, and the number of the iteration of the inner loops, plus one. None outside of the loops.
+    /// The word for an iteration, and the number that is set in it when the iteration is done: one for all inner iterations
+    /// that come before, or a bit. None outside of the loops.
     fn place(&self, values: impl Iterator<Item = i64>) -> Option<(&AtomicU64, u64)> {
         let mut outermost = None;
         let mut inner = 0u64;
@@ -90,13 +106,17 @@ impl Doacross {
             if iteration >= dimension.count || distance % i128::from(dimension.increment) != 0 {
                 return None;
             }
-            match outermost {
-                None => outermost = Some(iteration),
-                Some(_) => inner = inner * dimension.count + iteration,
+            match (outermost, self.marks) {
+                (None, Marks::Last) => outermost = Some(iteration),
+                _ => inner = inner * dimension.count + iteration,
             }
         }
-        // SAFETY: there is a word for each iteration of the outermost loop.
-        Some((unsafe { &*self.words.add(outermost? as usize) }, inner + 1))
+        let (word, mark) = match self.marks {
+            Marks::Last => (outermost?, inner + 1),
+            Marks::Each => (inner / 64, 1 << (inner % 64)),
+        };
+        // SAFETY: there is a word for each iteration of the outermost loop, or a bit for each iteration of all.
+        Some((unsafe { &*self.words.add(word as usize) }, mark))
     }
 }
 
@@ -110,8 +130,11 @@ pub(super) fn depth() -> usize {
 pub(super) fn post(values: impl Iterator<Item = i64>) {
     // SAFETY: made by `begin`, for this thread.
     let Some(doacross) = (unsafe { this_thread().doacross.get().as_ref() }) else { return };
-    if let Some((word, inner)) = doacross.place(values) {
-        word.store(inner, Ordering::Release);
+    if let Some((word, mark)) = doacross.place(values) {
+        match doacross.marks {
+            Marks::Last => word.store(mark, Ordering::Release),
+            Marks::Each => _ = word.fetch_or(mark, Ordering::Release),
+        }
     }
 }
 
@@ -119,7 +142,10 @@ pub(super) fn post(values: impl Iterator<Item = i64>) {
 pub(super) fn wait(values: impl Iterator<Item = i64>) {
     // SAFETY: made by `begin`, for this thread.
     let Some(doacross) = (unsafe { this_thread().doacross.get().as_ref() }) else { return };
-    if let Some((word, inner)) = doacross.place(values) {
-        wait_until(|| word.load(Ordering::Acquire) >= inner);
+    if let Some((word, mark)) = doacross.place(values) {
+        wait_until(|| match doacross.marks {
+            Marks::Last => word.load(Ordering::Acquire) >= mark,
+            Marks::Each => word.load(Ordering::Acquire) & mark != 0,
+        });
     }
 }

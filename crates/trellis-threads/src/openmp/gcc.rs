@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use super::doacross::{self, Dimension};
+use super::doacross::{self, Dimension, Marks};
 use super::locks;
 use super::sharing::{Kind, Loop, iterations};
 use super::tasks::{self, Dependence, TaskWork};
@@ -278,45 +278,43 @@ exports! {
         doacross::wait(few([a, b, c, d, e, f, g, h]));
     }
     fn GOMP_loop_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed_at_runtime([0, *counts, 1], false), low, high)
     }
     fn GOMP_loop_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
-        share(reductions, memory);
-        begin_doacross(depth, counts);
+        share_with(reductions, memory, |bytes| begin_doacross(depth, counts, bytes));
         low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_ull_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_ull_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_ull_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
     }
     fn GOMP_loop_ull_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
-        begin_doacross(depth, counts);
+        begin_doacross(depth, counts, 0);
         self::start(signed_at_runtime([0, *counts, 1], false), low, high)
     }
     fn GOMP_loop_ull_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
-        share(reductions, memory);
-        begin_doacross(depth, counts);
+        share_with(reductions, memory, |bytes| begin_doacross(depth, counts, bytes));
         low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
     }
 
@@ -490,7 +488,8 @@ exports! {
 fn kind_of(schedule: c_long) -> Option<Kind> {
     const MONOTONIC: c_long = 1 << 31;
     match schedule & !MONOTONIC {
-        0 => None,
+        // The second one says that chunks need not ascend.
+        0 | 4 => None,
         2 => Some(Kind::Dynamic),
         3 => Some(Kind::Guided),
         _ => Some(Kind::Static),
@@ -509,12 +508,28 @@ fn signed_by(schedule: c_long, values: [c_long; 3], chunk: c_long, is_ordered: b
 /// # Safety
 /// The word is valid, or null.
 unsafe fn share(reductions: usize, memory: *mut usize) {
+    // SAFETY: the caller's promise.
+    let allocate = |bytes| match memory.is_null() {
+        true => std::ptr::null_mut(),
+        false => doacross::shared_memory(bytes),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { share_with(reductions, memory, allocate) };
+}
+
+/// The same, of memory that `allocate` gives; without a word, none.
+///
+/// # Safety
+/// As for [`share`].
+unsafe fn share_with(reductions: usize, memory: *mut usize, allocate: impl FnOnce(usize) -> *mut c_void) {
     if reductions != 0 {
         runtime::unsupported("OpenMP's reductions of tasks", WAY_OUT);
     }
-    if !memory.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { *memory = doacross::shared_memory(*memory) as usize };
+    // SAFETY: the caller's promise.
+    let word = unsafe { memory.as_mut() };
+    let address = allocate(word.as_deref().copied().unwrap_or(0));
+    if let Some(word) = word {
+        *word = address as usize;
     }
 }
 
@@ -522,11 +537,12 @@ unsafe fn share(reductions: usize, memory: *mut usize) {
 ///
 /// # Safety
 /// There are as many numbers.
-unsafe fn begin_doacross(depth: c_uint, counts: *const c_long) {
+unsafe fn begin_doacross(depth: c_uint, counts: *const c_long, bytes: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
     let count = |place: usize| unsafe { *counts.add(place) } as u64;
     let dimension = |place| Dimension { first: 0, increment: 1, count: count(place) };
-    doacross::begin((0..depth as usize).map(dimension).collect());
+    // The compiler has made one of those loops whose iterations are divided among the threads.
+    doacross::begin((0..depth as usize).map(dimension).collect(), Marks::Last, bytes)
 }
 
 /// The values of an iteration that are there, of those that a function with any number of them has got.
@@ -548,16 +564,20 @@ unsafe fn list_of(list: *mut *mut c_void) -> Vec<Dependence> {
     // SAFETY: the compiler's list.
     unsafe {
         let word = |place: usize| *list.add(place) as usize;
+        let address = |place: usize| match word(place) {
+            0 => runtime::unsupported("OpenMP's omp_all_memory", WAY_OUT),
+            address => address,
+        };
         if word(0) != 0 {
             let (count, written) = (word(0), word(1));
-            return (0..count).map(|place| (word(2 + place), place < written)).collect();
+            return (0..count).map(|place| (address(2 + place), place < written)).collect();
         }
         // The number of all, and of those of each kind but `depobj`: `out` and `inout`, `mutexinoutset`, `in`.
         let (count, written, exclusive, read) = (word(1), word(2), word(3), word(4));
         let plain = written + exclusive + read;
         (0..count)
             .map(|place| match place < plain {
-                true => (word(5 + place), place < written + exclusive),
+                true => (address(5 + place), place < written + exclusive),
                 false => {
                     /// The kind of a `depobj` that only reads.
                     const IN: usize = 1;

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::arguments::{fork, invoke};
-use super::doacross::{self, Dimension};
+use super::doacross::{self, Dimension, Marks};
 use super::locks;
 use super::sharing::{Kind, Loop, iterations, part};
 use super::tasks::{self, Dependence, TaskWork};
@@ -85,6 +85,7 @@ struct KmpDependence {
     flags: u8,
 }
 const ONLY_READS: u8 = 1;
+const ALL_MEMORY: u8 = 0x80;
 
 /// A schedule of the compiler, and whether it is ordered.
 fn kind_of(schedule: c_int) -> (c_int, bool) {
@@ -99,9 +100,9 @@ fn kind_of(schedule: c_int) -> (c_int, bool) {
 }
 
 /// A loop whose parts threads ask for, over values up to `last`.
-fn begin_dispatch(schedule: c_int, first: i128, last: i128, increment: i128, chunk: i128) {
+fn begin_dispatch(schedule: c_int, first: i128, last: i128, increment: i128, chunk: i128, bytes: usize) {
     let (schedule, is_ordered) = kind_of(schedule);
-    let count = iterations(first, last + increment.signum(), increment);
+    let count = trips(first, last, increment, bytes);
     let thread = this_thread();
     let chunk = chunk.max(0) as u64;
     let sharing = match schedule {
@@ -123,20 +124,32 @@ struct Static {
     is_last: bool,
 }
 
-fn static_part(schedule: c_int, first: i128, last: i128, increment: i128, chunk: i128) -> Static {
+/// The number of iterations up to `last`, as a number of the loop's type, of so many bytes. Fortran's compiler describes a
+/// loop without iterations by one that has all of the type's values.
+fn trips(first: i128, last: i128, increment: i128, bytes: usize) -> u64 {
+    iterations(first, last + increment.signum(), increment) & (u64::MAX >> (64 - 8 * bytes))
+}
+
+fn static_part(schedule: c_int, first: i128, last: i128, increment: i128, chunk: i128, bytes: usize) -> Static {
     let thread = this_thread();
     let (size, number) = (i128::from(thread.team_size()), i128::from(thread.number.get()));
-    let count = iterations(first, last + increment.signum(), increment);
+    let count = trips(first, last, increment, bytes);
     let (schedule, _) = kind_of(schedule);
     if matches!(schedule, STATIC_CHUNKED | STATIC_BALANCED_CHUNKED | DISTRIBUTED_CHUNKED) {
-        let (chunk, chunks) = (chunk.max(1), i128::from(count).div_euclid(chunk.max(1)));
-        let chunks = chunks + i128::from(i128::from(count) % chunk != 0);
+        let count = i128::from(count);
+        // What is stored fits into the type: no chunk lies behind the end.
+        let chunk = chunk.clamp(1, count.max(1));
+        let chunks = count.div_euclid(chunk) + i128::from(count % chunk != 0);
+        let stride = size.min(chunks.max(1)) * chunk * increment;
+        if number >= chunks {
+            return Static { first: last + increment.signum(), last, stride, is_last: false };
+        }
         let low = first + number * chunk * increment;
         return Static {
             first: low,
             last: low + (chunk - 1) * increment,
-            stride: size * chunk * increment,
-            is_last: chunks > 0 && (chunks - 1) % size == number,
+            stride,
+            is_last: (chunks - 1) % size == number,
         };
     }
     let (low, high) = part(count, size as u64, number as u64);
@@ -153,6 +166,9 @@ unsafe fn dependences(count: c_int, list: *const KmpDependence) -> impl Iterator
     // SAFETY: the compiler's list.
     (0..count.max(0) as usize).map(move |place| unsafe {
         let dependence = &*list.add(place);
+        if dependence.flags & ALL_MEMORY != 0 {
+            runtime::unsupported("OpenMP's omp_all_memory", WAY_OUT);
+        }
         (dependence.address, dependence.flags != ONLY_READS)
     })
 }
@@ -262,8 +278,7 @@ impl TaskLoop {
                 submit(copy, self.is_deferred, &[]);
             }
         }
-        // SAFETY: the pattern is not needed any more.
-        unsafe { tasks::drop_undone(tasks::task_of(self.pattern as usize)) };
+        tasks::drop_undone(tasks::task_of(self.pattern as usize));
         if self.in_group {
             tasks::end_group(thread);
         }
@@ -310,7 +325,7 @@ macro_rules! loops {
         exports! {
             fn $static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed, increment: $signed, chunk: $signed) {
                 {
-                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), chunk.into());
+                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), chunk.into(), size_of::<$number>());
                     (*first, *last) = (part.first as $number, part.last as $number);
                     *stride = part.stride as $signed;
                     if !is_last.is_null() {
@@ -322,7 +337,7 @@ macro_rules! loops {
             fn $dist_static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, distributed_last: *mut $number, stride: *mut $signed, increment: $signed, chunk: $signed) {
                 {
                     *distributed_last = *last;
-                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), chunk.into());
+                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), chunk.into(), size_of::<$number>());
                     (*first, *last) = (part.first as $number, part.last as $number);
                     *stride = part.stride as $signed;
                     if !is_last.is_null() {
@@ -332,7 +347,7 @@ macro_rules! loops {
             }
             fn $team_static_init(_place: usize, _thread: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed, increment: $signed, _chunk: $signed) {
                 {
-                    let count = iterations((*first).into(), i128::from(*last) + i128::from(increment.signum()), increment.into());
+                    let count = trips((*first).into(), (*last).into(), increment.into(), size_of::<$number>());
                     *stride = (i128::from(count) * i128::from(increment)) as $signed;
                     if !is_last.is_null() {
                         *is_last = 1;
@@ -340,13 +355,13 @@ macro_rules! loops {
                 }
             }
             fn $dispatch_init(_place: usize, _thread: c_int, schedule: c_int, first: $number, last: $number, increment: $signed, chunk: $signed) {
-                begin_dispatch(schedule, first.into(), last.into(), increment.into(), chunk.into());
+                begin_dispatch(schedule, first.into(), last.into(), increment.into(), chunk.into(), size_of::<$number>());
             }
             fn $dist_dispatch_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: $number, last: $number, increment: $signed, chunk: $signed) {
                 if !is_last.is_null() {
                     *is_last = 1;
                 }
-                begin_dispatch(schedule, first.into(), last.into(), increment.into(), chunk.into());
+                begin_dispatch(schedule, first.into(), last.into(), increment.into(), chunk.into(), size_of::<$number>());
             }
             fn $dispatch_next(_place: usize, _thread: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed) -> c_int {
                 let thread = this_thread();
@@ -384,7 +399,7 @@ exports! {
             let count = iterations(first.into(), i128::from(last) + i128::from(increment.signum()), increment.into());
             Dimension { first, increment, count }
         };
-        doacross::begin((0..depth as usize).map(dimension).collect());
+        doacross::begin((0..depth as usize).map(dimension).collect(), Marks::Each, 0);
     }
     fn __kmpc_doacross_post(_place: usize, _thread: c_int, values: *const i64) {
         doacross::post((0..doacross::depth()).map(|place| *values.add(place)));

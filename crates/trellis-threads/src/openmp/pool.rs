@@ -41,11 +41,30 @@ pub(super) struct Pool {
 }
 
 struct State {
-    /// The addresses of tasks, the newest last.
-    tasks: VecDeque<usize>,
+    /// The newest last.
+    tasks: VecDeque<Entry>,
     /// How many threads have nothing to do, and whether one of them meets the other nodes.
     idle: u32,
     is_led: bool,
+}
+
+/// A task in a pool.
+#[derive(Clone, Copy)]
+struct Entry {
+    address: usize,
+    /// It is not given to another node.
+    stays: bool,
+}
+
+impl Entry {
+    fn task(self) -> *mut Task {
+        self.address as *mut Task
+    }
+
+    /// One that another node has given.
+    fn given(address: usize) -> Entry {
+        Entry { address, stays: false }
+    }
 }
 
 /// What nodes say to each other about tasks; in the region, of each node in a page of its own.
@@ -89,15 +108,12 @@ impl Pool {
 
     /// A task may be done from now on. Returns how many there are.
     pub(super) fn push(&self, task: *mut Task) -> usize {
+        // SAFETY: a task that nobody does yet.
+        let entry = Entry { address: task as usize, stays: unsafe { (*task).stays } };
         aside(|| {
             let mut state = self.lock();
-            state.tasks.push_back(task as usize);
-            let (count, idle) = (state.tasks.len(), state.idle);
-            drop(state);
-            if idle > 0 {
-                self.wake();
-            }
-            count
+            state.tasks.push_back(entry);
+            self.wake_idle(state)
         })
     }
 
@@ -106,7 +122,7 @@ impl Pool {
         aside(|| {
             let mut state = self.lock();
             let task = state.tasks.pop_back()?;
-            Some((task as *mut Task, state.tasks.len()))
+            Some((task.task(), state.tasks.len()))
         })
     }
 
@@ -117,32 +133,52 @@ impl Pool {
     /// The newest task that descends from `ancestor`.
     pub(super) fn pop_descendant(&self, ancestor: *mut Task) -> Option<*mut Task> {
         for from_end in 0.. {
-            let task = aside(|| {
-                let state = self.lock();
-                let place = state.tasks.len().checked_sub(from_end + 1)?;
-                state.tasks.get(place).copied()
-            })?;
-            // The ancestors are in the region, so nothing is locked while this looks at them.
-            if !descends(task as *mut Task, ancestor) {
-                continue;
-            }
-            let is_taken = aside(|| {
+            // Only a task that nobody else can do is looked at: the others end. Its ancestors are in the region, so nothing
+            // is locked meanwhile.
+            let entry = aside(|| {
                 let mut state = self.lock();
-                let place = state.tasks.iter().rposition(|other| *other == task);
-                place.map(|place| state.tasks.remove(place)).is_some()
-            });
-            if is_taken {
-                return Some(task as *mut Task);
+                let place = state.tasks.len().checked_sub(from_end + 1)?;
+                state.tasks.remove(place)
+            })?;
+            if descends(entry.task(), ancestor) {
+                return Some(entry.task());
             }
+            aside(|| self.put_back(entry, from_end));
         }
         None
     }
 
-    /// The oldest tasks, at most half of all and as many as a mailbox holds.
+    /// Puts a task where so many are newer.
+    fn put_back(&self, entry: Entry, newer: usize) {
+        let mut state = self.lock();
+        let place = state.tasks.len().saturating_sub(newer);
+        state.tasks.insert(place, entry);
+        self.wake_idle(state);
+    }
+
+    /// There is something for threads that have nothing to do. Returns how many tasks there are.
+    fn wake_idle(&self, state: MutexGuard<'_, State>) -> usize {
+        let (count, idle) = (state.tasks.len(), state.idle);
+        drop(state);
+        if idle > 0 {
+            self.wake();
+        }
+        count
+    }
+
+    /// The oldest tasks that may go to another node, at most half of all and as many as a mailbox holds.
     fn oldest(&self, wanted: usize) -> Vec<usize> {
         let mut state = self.lock();
         let count = state.tasks.len().div_ceil(2).min(MAILBOX_TASKS).min(wanted);
-        state.tasks.drain(..count).collect()
+        let mut taken = Vec::with_capacity(count);
+        state.tasks.retain(|entry| {
+            let stays = entry.stays || taken.len() == count;
+            if !stays {
+                taken.push(entry.address);
+            }
+            stays
+        });
+        taken
     }
 }
 
@@ -190,7 +226,7 @@ pub(super) fn wait(team: &Team, meetings: u32) -> Waited {
     let waited = match given {
         Some(tasks) => {
             state.idle -= 1;
-            state.tasks.extend(tasks);
+            state.tasks.extend(tasks.into_iter().map(Entry::given));
             Waited::HasTasks
         }
         None => {
@@ -245,7 +281,9 @@ fn wait_for_other_nodes(team: &Team) -> Option<Vec<usize>> {
 pub(super) fn ask_for_tasks(team: &Team) {
     aside(|| {
         if let Some(tasks) = receive(team) {
-            team.pool.lock().tasks.extend(tasks);
+            let mut state = team.pool.lock();
+            state.tasks.extend(tasks.into_iter().map(Entry::given));
+            team.pool.wake_idle(state);
         }
         ask();
     });

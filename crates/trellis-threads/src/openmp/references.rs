@@ -6,9 +6,12 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Entries of the dynamic section (elf(5)).
 const DT_NULL: i64 = 0;
+const DT_PLTRELSZ: i64 = 2;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
-const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
 
 /// The functions that make tasks, by the beginnings of their names.
 const TASKS: [&[u8]; 3] = [b"GOMP_task", b"__kmpc_omp_task", b"__kmpc_taskloop"];
@@ -37,27 +40,33 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
 /// # Safety
 /// It is the dynamic section of an object that is loaded at `base`.
 unsafe fn refers_to_tasks(base: usize, mut entry: *const [i64; 2]) -> bool {
-    let (mut names, mut symbols, mut hash) = (0, 0, 0);
+    let (mut names, mut symbols) = (0, 0);
+    let (mut calls, mut data) = ((0, 0), (0, 0));
     // SAFETY: the caller's section, which ends with `DT_NULL`.
     unsafe {
         while (*entry)[0] != DT_NULL {
-            // The loader has made addresses of these, except in the object that the kernel maps.
             let value = (*entry)[1] as usize;
+            // The loader has made addresses of these, except in the object that the kernel maps.
             let address = if value < base { base + value } else { value };
             match (*entry)[0] {
                 DT_STRTAB => names = address,
                 DT_SYMTAB => symbols = address,
-                DT_GNU_HASH => hash = address,
+                DT_JMPREL => calls.0 = address,
+                DT_PLTRELSZ => calls.1 = value,
+                DT_RELA => data.0 = address,
+                DT_RELASZ => data.1 = value,
                 _ => {}
             }
             entry = entry.add(1);
         }
-        if names == 0 || symbols == 0 || hash == 0 {
+        if names == 0 || symbols == 0 {
             return false;
         }
-        // What the object refers to comes before what it offers, whose first number is in the hash table.
-        let offered = *(hash as *const u32).add(1) as usize;
-        (1..offered).any(|number| {
+        let relocations =
+            [calls, data].into_iter().filter(|(address, _)| *address != 0).flat_map(|(address, bytes)| {
+                std::slice::from_raw_parts(address as *const libc::Elf64_Rela, bytes / size_of::<libc::Elf64_Rela>())
+            });
+        relocations.map(|relocation| (relocation.r_info >> 32) as usize).filter(|number| *number != 0).any(|number| {
             let symbol = &*(symbols as *const libc::Elf64_Sym).add(number);
             let name = CStr::from_ptr((names + symbol.st_name as usize) as *const c_char).to_bytes();
             symbol.st_shndx == 0 && TASKS.iter().any(|prefix| name.starts_with(prefix))

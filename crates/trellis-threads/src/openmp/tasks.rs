@@ -6,8 +6,9 @@
 //! Promises: a task is done once. A barrier opens only when all tasks of the team are done. While a thread waits for the
 //! children of a task and has a lock of OpenMP, it does only tasks that descend from that one, so no task waits for a lock
 //! that its own thread has (the purpose of the task scheduling constraints, OpenMP 5.2, 12.9). Without a lock it does any
-//! task: tasks that were given to its node might otherwise wait for each other at two nodes. A program without tasks pays
-//! nothing for them.
+//! task: tasks that were given to its node might otherwise wait for each other at two nodes. A task that is made while its
+//! thread has a lock stays at its node, with its children: the threads of another node might all wait for that lock. A
+//! program without tasks pays nothing for them.
 
 use std::collections::BTreeMap;
 use std::ptr::null_mut;
@@ -61,6 +62,8 @@ pub(super) struct Task {
     group: *mut Group,
     settings: Settings,
     pub(super) is_final: bool,
+    /// It is not given to another node: who waits for it may have a lock, for which the threads of that node wait.
+    pub(super) stays: bool,
     /// It has asked to be done once more when it returns.
     is_done_again: bool,
     /// It has dependences, so others may wait for it.
@@ -168,6 +171,7 @@ fn made(work: TaskWork, bytes: usize, parent: *mut Task, settings: Settings, is_
         group,
         settings,
         is_final,
+        stays: false,
         is_done_again: false,
         has_dependences: false,
         is_done: false,
@@ -190,11 +194,11 @@ pub(super) fn task_of(data: usize) -> *mut Task {
     (data - size_of::<Task>()) as *mut Task
 }
 
-/// Whether a new task of the calling thread must be done at once: nobody else could do it, it is a part of a final task, or
-/// there are enough tasks.
+/// Whether a new task of the calling thread must be done at once: nobody else could do it, it is a part of a final task,
+/// there are enough tasks, or it is of a library that was loaded later, when barriers do not wait for tasks.
 pub(super) fn is_undeferred(thread: &Thread) -> bool {
     let Some(team) = thread.team().filter(|team| team.size > 1) else { return true };
-    if is_in_final(thread) {
+    if is_in_final(thread) || !are_used() {
         return true;
     }
     let are_enough = || team.pool.count() >= TASKS_PER_THREAD_MAX * team.local as usize;
@@ -220,9 +224,11 @@ pub(super) fn is_in_final(thread: &Thread) -> bool {
 pub(super) fn child(thread: &Thread, work: TaskWork, bytes: usize, is_final: bool) -> *mut Task {
     let parent = thread.task.get();
     let task = made(work, bytes, parent, thread.settings(), is_final || is_in_final(thread));
-    // SAFETY: the task that runs, which has a group or none.
+    // SAFETY: a new task, and the task that runs, which has a group or none.
     unsafe {
+        (*task).stays = thread.locks.get() > 0;
         if let Some(parent) = parent.as_ref() {
+            (*task).stays |= parent.stays;
             parent.references.fetch_add(1, Ordering::Relaxed);
             parent.children.fetch_add(1, Ordering::Relaxed);
             if let Some(group) = parent.group.as_ref() {
@@ -311,19 +317,17 @@ pub(super) unsafe fn begin_at_once(thread: &Thread, task: *mut Task) {
 pub(super) unsafe fn end_at_once(thread: &Thread, task: *mut Task) {
     // SAFETY: the caller's promise.
     unsafe {
+        while std::mem::take(&mut (*task).is_done_again) {
+            llvm::call_task(data_of(task, 1));
+        }
         thread.settings.swap(std::cell::Cell::from_mut(&mut (*task).settings));
         thread.task.set((*task).parent);
     }
     end(thread, task);
 }
 
-/// A new task will not be done.
-///
-/// # Safety
-/// The calling thread has made it, and nobody else knows it.
-pub(super) unsafe fn drop_undone(task: *mut Task) {
-    // SAFETY: the caller's promise; it has no destructors to call, because its copies have them.
-    unsafe { (*task).work = TaskWork::Implicit };
+/// A new task of the calling thread, which nobody else knows, will not be done. Its private variables end.
+pub(super) fn drop_undone(task: *mut Task) {
     end(this_thread(), task);
 }
 
@@ -343,15 +347,15 @@ fn end(thread: &Thread, task: *mut Task) {
     // SAFETY: the task that was done; its parent and its group are kept as long as it is.
     unsafe {
         let (parent, group) = ((*task).parent, (*task).member_of);
+        if let TaskWork::Llvm(sizes) = (*task).work {
+            llvm::end_task(sizes, data_of(task, 1));
+        }
         if (*task).has_dependences {
             for ready in done_for_others(task) {
                 if let Some(team) = thread.team() {
                     team.pool.push(ready);
                 }
             }
-        }
-        if let TaskWork::Llvm(sizes) = (*task).work {
-            llvm::end_task(sizes, data_of(task, 1));
         }
         if let Some(group) = group.as_ref() {
             group.unfinished.fetch_sub(1, Ordering::AcqRel);
@@ -435,10 +439,12 @@ fn done_for_others(task: *mut Task) -> Vec<*mut Task> {
     let ready = unsafe {
         (*task).is_done = true;
         let successors = std::mem::take(&mut (*task).successors);
-        let is_ready = |next: &*mut Task| (**next).missing.fetch_sub(1, Ordering::AcqRel) == 1;
-        // A thread waits for one without work by itself.
-        let is_task = |next: &*mut Task| !matches!((**next).work, TaskWork::Implicit);
-        successors.into_iter().filter(|next| is_ready(next) && is_task(next)).collect()
+        let is_ready = |next: &*mut Task| {
+            // A thread waits for one without work by itself, and gives it back as soon as nothing is missing.
+            let is_task = !matches!((**next).work, TaskWork::Implicit);
+            (**next).missing.fetch_sub(1, Ordering::AcqRel) == 1 && is_task
+        };
+        successors.into_iter().filter(is_ready).collect()
     };
     locks::unlock(locks::name(&locks::DEPENDENCES));
     ready

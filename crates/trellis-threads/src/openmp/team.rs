@@ -266,7 +266,10 @@ pub(super) fn end_alone(thread: &Thread) {
     // SAFETY: made at the beginning of the region.
     let Alone { before, team, outer } = *unsafe { Box::from_raw(alone) };
     thread.alone.set(outer);
-    tasks::forget(thread.enter(before).task);
+    let here = thread.enter(before);
+    doacross::end(here);
+    doacross::give_back(here.shared_memory);
+    tasks::forget(here.task);
     // SAFETY: the same; its only thread has left it.
     aside(|| drop(unsafe { Box::from_raw(team) }));
 }
@@ -611,7 +614,8 @@ impl Thread {
         match level {
             0 => Some((0, 1)),
             level if level == own => Some((self.number.get(), self.team_size())),
-            level => self.team()?.ancestors.get(level as usize - 1).copied(),
+            // Only regions of one thread are deeper than the table.
+            level => Some(self.team()?.ancestors.get(level as usize - 1).copied().unwrap_or((0, 1))),
         }
     }
 }
