@@ -28,12 +28,13 @@ pub(crate) struct Layout {
     pub(crate) objects: String,
 }
 
-const DT_PLTRELSZ: u64 = 2;
+pub(crate) const DT_PLTRELSZ: u64 = 2;
 const DT_PLTGOT: u64 = 3;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
+pub(crate) const DT_JMPREL: u64 = 23;
 
 /// The type of relocation by which the linker keeps a library's variable in the executable.
 #[cfg(target_arch = "x86_64")]
@@ -68,19 +69,20 @@ struct Dynamic {
 }
 
 #[repr(C)]
-struct Relocation {
-    offset: u64,
+pub(crate) struct Relocation {
+    pub(crate) offset: u64,
     info: u64,
     addend: i64,
 }
 
 #[repr(C)]
-struct Symbol {
+pub(crate) struct Symbol {
     name: u32,
     info: u8,
     other: u8,
-    section: u16,
-    value: u64,
+    /// 0: it is of another object.
+    pub(crate) section: u16,
+    pub(crate) value: u64,
     size: u64,
 }
 
@@ -90,9 +92,25 @@ impl Layout {
     /// Reads the layout of this process.
     pub(crate) fn of_this_process() -> Layout {
         let mut layout = Layout { globals: Vec::new(), images: Vec::new(), copied: Vec::new(), objects: String::new() };
-        // SAFETY: `note_object` is called for each object before this returns, with the pointer given here.
-        unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut layout).cast()) };
+        for object in objects() {
+            layout.note(&object);
+        }
         layout
+    }
+
+    fn note(&mut self, object: &Object) {
+        let Object { base, headers, is_program, .. } = *object;
+        if is_program {
+            // SAFETY: these are the headers of an object that is loaded there.
+            (self.globals, self.copied) = unsafe { globals_of(base, headers) };
+        }
+        if !object.is_of_process {
+            self.images.extend(image_of(base, headers));
+        }
+        let shown = if is_program { "the program" } else { &object.name };
+        // SAFETY: as above.
+        let contents = unsafe { contents_of(base, headers, is_program) };
+        let _ = writeln!(self.objects, "{shown} at {base:#x} ({contents:016x})");
     }
 
     /// The first difference between the objects of another process and these, for a message.
@@ -111,10 +129,30 @@ impl Layout {
     }
 }
 
-unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, layout: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid description; the second pointer is the one from `of_this_process`.
-    let (info, layout) = unsafe { (&*info, &mut *layout.cast::<Layout>()) };
-    // SAFETY: the loader gives the address and the number of the headers.
+/// An object from which this process was loaded.
+pub(crate) struct Object {
+    /// What is to be added to the addresses in the file.
+    pub(crate) base: usize,
+    pub(crate) headers: &'static [libc::Elf64_Phdr],
+    /// The name of the file, without its folder.
+    name: String,
+    pub(crate) is_program: bool,
+    /// Its variables are those of a process, not of the program.
+    pub(crate) is_of_process: bool,
+}
+
+/// The objects from which this process was loaded, the program first.
+pub(crate) fn objects() -> Vec<Object> {
+    let mut objects = Vec::new();
+    // SAFETY: `note_object` is called for each object before this returns, with the pointer given here.
+    unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut objects).cast()) };
+    objects
+}
+
+unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, objects: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description; the second pointer is the one from `objects`.
+    let (info, objects) = unsafe { (&*info, &mut *objects.cast::<Vec<Object>>()) };
+    // SAFETY: the loader gives the address and the number of the headers, which stay as long as the object.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let name = if info.dlpi_name.is_null() {
         ""
@@ -122,24 +160,14 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, l
         // SAFETY: the loader's names end with a NUL.
         unsafe { CStr::from_ptr(info.dlpi_name) }.to_str().unwrap_or("?")
     };
-    let base = info.dlpi_addr as usize;
-    let name = name.rsplit('/').next().unwrap_or(name);
+    let name = name.rsplit('/').next().unwrap_or(name).to_owned();
     // The kernel's own object may differ between hosts, and programs have no pointers into it.
     if name.starts_with("linux-vdso") || name.starts_with("linux-gate") {
         return 0;
     }
-    let is_program = layout.objects.is_empty();
-    if is_program {
-        // SAFETY: these are the headers of an object that is loaded there.
-        (layout.globals, layout.copied) = unsafe { globals_of(base, headers) };
-    }
-    if is_program || !OF_THE_PROCESS.iter().any(|own| name.starts_with(own)) {
-        layout.images.extend(image_of(base, headers));
-    }
-    let shown = if is_program { "the program" } else { name };
-    // SAFETY: as above.
-    let contents = unsafe { contents_of(base, headers, is_program) };
-    let _ = writeln!(layout.objects, "{shown} at {base:#x} ({contents:016x})");
+    let is_program = objects.is_empty();
+    let is_of_process = !is_program && OF_THE_PROCESS.iter().any(|own| name.starts_with(own));
+    objects.push(Object { base: info.dlpi_addr as usize, headers, name, is_program, is_of_process });
     0
 }
 
@@ -164,9 +192,9 @@ unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> (Vec<Range<us
         // The loader protects only whole pages; data that shares the last one with globals stays writable.
         take_out(&mut ranges, &(protected.start..protected.end & !4095));
     }
-    for header in headers.iter().filter(|header| header.p_type == libc::PT_DYNAMIC) {
-        // SAFETY: the header says that the table lies there; it ends with a zero tag.
-        for (owned, name) in unsafe { owned_by_others(base, place(header).start as *const Dynamic) } {
+    // SAFETY: the caller's promise.
+    if let Some(section) = unsafe { DynamicSection::of(base, headers) } {
+        for (owned, name) in owned_by_others(&section) {
             take_out(&mut ranges, &owned);
             copied.extend(name);
         }
@@ -189,13 +217,22 @@ fn image_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Vec<Range<usize>> {
     pages
 }
 
-/// The loader's table of addresses, and the copies of libraries' variables with their names.
-///
-/// # Safety
-/// `dynamic` is the table of an object that is loaded at `base`.
-unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<(Range<usize>, Option<String>)> {
-    let value = |wanted: u64| {
-        let mut entry = dynamic;
+/// The dynamic section of an object that is loaded (elf(5)).
+pub(crate) struct DynamicSection {
+    base: usize,
+    entries: *const Dynamic,
+}
+
+impl DynamicSection {
+    /// # Safety
+    /// The object with these headers is loaded at `base`, and stays.
+    pub(crate) unsafe fn of(base: usize, headers: &[libc::Elf64_Phdr]) -> Option<DynamicSection> {
+        let header = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        Some(DynamicSection { base, entries: (base + header.p_vaddr as usize) as *const Dynamic })
+    }
+
+    pub(crate) fn value(&self, wanted: u64) -> Option<usize> {
+        let mut entry = self.entries;
         loop {
             // SAFETY: entries follow each other up to the one with tag zero.
             let Dynamic { tag, value } = unsafe { &*entry };
@@ -207,24 +244,44 @@ unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<(Range<us
             }
             entry = entry.wrapping_add(1);
         }
-    };
-    // The loader of glibc has already added the base to the addresses; others have not.
-    let address = |wanted: u64| value(wanted).map(|value| if value < base { base + value } else { value });
+    }
+
+    pub(crate) fn address(&self, wanted: u64) -> Option<usize> {
+        let base = self.base;
+        // The loader of glibc has already added the base to the addresses; others have not.
+        self.value(wanted).map(|value| if value < base { base + value } else { value })
+    }
+
+    /// A table of relocations, by the tags of its address and of its size in bytes, with the symbol of each.
+    pub(crate) fn relocations(&self, at: u64, bytes: u64) -> impl Iterator<Item = (&Relocation, &Symbol)> {
+        let symbols = self.address(DT_SYMTAB);
+        let (at, bytes) = (symbols.and_then(|_| self.address(at)), self.value(bytes));
+        let table = match (at, bytes) {
+            // SAFETY: the section names the place and the size of the table.
+            (Some(at), Some(bytes)) => unsafe {
+                std::slice::from_raw_parts(at as *const Relocation, bytes / size_of::<Relocation>())
+            },
+            _ => &[],
+        };
+        table.iter().map(move |relocation| {
+            let symbol = (symbols.unwrap_or(0) as *const Symbol).wrapping_add((relocation.info >> 32) as usize);
+            // SAFETY: a relocation names a symbol of the object's own table.
+            (relocation, unsafe { &*symbol })
+        })
+    }
+}
+
+/// The loader's table of addresses, and the copies of libraries' variables with their names.
+fn owned_by_others(section: &DynamicSection) -> Vec<(Range<usize>, Option<String>)> {
     let mut owned = Vec::new();
-    if let Some(table) = address(DT_PLTGOT) {
-        let slots = value(DT_PLTRELSZ).unwrap_or(0) / size_of::<Relocation>();
+    if let Some(table) = section.address(DT_PLTGOT) {
+        let slots = section.value(DT_PLTRELSZ).unwrap_or(0) / size_of::<Relocation>();
         owned.push((table..table + 8 * (3 + slots), None));
     }
-    if let (Some(relocations), Some(bytes), Some(symbols)) = (address(DT_RELA), value(DT_RELASZ), address(DT_SYMTAB)) {
-        // SAFETY: the table names its own place and size.
-        let relocations =
-            unsafe { std::slice::from_raw_parts(relocations as *const Relocation, bytes / size_of::<Relocation>()) };
-        for relocation in relocations.iter().filter(|relocation| relocation.info as u32 == R_COPY) {
-            let symbol = (symbols as *const Symbol).wrapping_add((relocation.info >> 32) as usize);
-            let start = base + relocation.offset as usize;
-            // SAFETY: a relocation names a symbol of the object's own table.
-            let symbol = unsafe { &*symbol };
-            let name = address(DT_STRTAB).map(|names| {
+    for (relocation, symbol) in section.relocations(DT_RELA, DT_RELASZ) {
+        if relocation.info as u32 == R_COPY {
+            let start = section.base + relocation.offset as usize;
+            let name = section.address(DT_STRTAB).map(|names| {
                 // SAFETY: a symbol's name is a C string in the object's own table of names.
                 let name = unsafe { CStr::from_ptr((names as *const c_char).wrapping_add(symbol.name as usize)) };
                 name.to_string_lossy().into_owned()

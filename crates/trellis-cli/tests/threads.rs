@@ -134,6 +134,9 @@ fn however_the_program_was_linked() {
         let ended = on(2, &program, &[], folder.path());
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "pthreads: all right\n"), "{options:?}: {ended:?}");
     }
+    let program = built_with("gcc", "entries.c", &["-O2", "-pthread", "-no-pie", "-fno-pie"]);
+    let ended = on(3, &program, &[], folder.path());
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "all right\n"), "{ended:?}");
     if trellis_testing::is_installed("clang++-19") {
         let program = built_with("clang++-19", "standard.cpp", &["-std=c++20", "-O2", "-pthread"]);
         let ended = on(2, &program, &[], folder.path());

@@ -12,6 +12,7 @@
 
 #![allow(clippy::missing_safety_doc)] // the library that is loaded first is the only caller
 
+mod bindings;
 pub mod end;
 pub mod memory;
 pub mod start;

@@ -10,7 +10,7 @@ use trellis::launch::EXIT_CONFIGURATION;
 use trellis::memory::{Catcher, Piece, probe};
 use trellis::{Cluster, JoinError};
 
-use super::{PROGRAM, Program, cluster, patiently, stop};
+use super::{PROGRAM, Program, bindings, cluster, patiently, stop};
 use crate::addresses::OWN_NUMBERS;
 use crate::layout::Layout;
 
@@ -75,6 +75,9 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
             "the stacks of threads can be shared only where userfaultfd is allowed for faults of the kernel: run as root, with \
              CAP_SYS_PTRACE, or after `sysctl -w vm.unprivileged_userfaultfd=1`",
         );
+    }
+    if let Err(error) = bindings::bind_libraries() {
+        refuse(&format!("the functions of libraries cannot be bound: {error}"));
     }
     let mut layout = Layout::of_this_process();
     if begin.early_bytes > 0 {
