@@ -19,6 +19,7 @@ mod install;
 mod instructions;
 mod load;
 mod matrix;
+mod matrix_threads;
 mod optional;
 mod package;
 mod pages;
@@ -80,6 +81,9 @@ enum Task {
         /// Stop after this time; the default is to run everything.
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         minutes: Option<u32>,
+        /// Run programs of Debian with threads on several nodes instead: those that are installed.
+        #[arg(long, conflicts_with_all = ["quick", "minutes"])]
+        threads: bool,
     },
     /// Explore more, try new seeds, and repeat the tests that have threads and processes, for a chosen time.
     Soak {
@@ -152,7 +156,8 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Ci { full } => ci::run(&workspace, full),
         Task::Documents { only } => documents::run(&workspace, only.as_deref()),
-        Task::Matrix { quick, minutes } => matrix::run(&workspace, quick, minutes),
+        Task::Matrix { threads: true, .. } => matrix_threads::run(&workspace),
+        Task::Matrix { quick, minutes, .. } => matrix::run(&workspace, quick, minutes),
         Task::Soak { load: Some(count), only, .. } => load::run(&workspace, count, &only),
         Task::Soak { minutes, .. } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
