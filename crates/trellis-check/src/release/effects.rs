@@ -5,10 +5,10 @@
 
 use super::node::{Doing, Node};
 use super::{Setup, faults};
-use crate::model::twinned::{Body, Handling, Releasing, Twinned, Value};
+use crate::model::twinned::{Body, Came, Releasing, Twinned, Value};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_cluster_protocol::node::Order;
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
+use trellis_cluster_protocol::node::{self, Carrier, Order, Shard};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
 
 /// A message.
@@ -131,39 +131,14 @@ impl Out {
 }
 
 impl Node {
-    /// Passes one fact to the protocol and carries out its effects.
+    /// The pages take one fact, with the content of the message that it is.
     pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
-        let Some(input) = faults::alter_input(setup.fault, self, input, out) else { return };
-        let taken_anyway = faults::takes_anyway(setup, self, &input);
-        let mut effects = std::mem::take(&mut out.effects);
-        effects.clear();
-        self.pages.protocol.step(0, input, &mut effects);
-        faults::alter_effects(setup.fault, setup, &input, &mut effects);
-        effects.extend(taken_anyway);
-        out.tell(|| format!("n{} {}", self.me, text(&input)));
-        let mut handling = Handling::new(input, body);
-        for &effect in &effects {
-            out.tell(|| format!("    {}", text(&effect)));
-            let effect = match self.pages.order(effect, || 0, 0) {
-                Order::CarryOut(effect) => effect,
-                Order::Send { to, message } => Effect::Send { to, message },
-                other => {
-                    out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me));
-                    continue;
-                }
-            };
-            let done = Acting { node: self, setup, out }.carry_out(effect, &mut handling);
-            out.check(done);
-        }
-        if out.problem.is_none() {
-            for place in 0..setup.pages.len() {
-                let thought = self.pages.protocol.access(setup.page(place));
-                out.check(self.copies.check(self.me, place, thought, setup.marks(self.me)));
-            }
-        }
-        out.effects = effects;
-        while let Some(page) = handling.changed.pop() {
-            self.step(setup, Input::Changed { page }, &Body::Nothing, out);
+        let came = match input {
+            Input::Message { message, .. } => Some((message, body)),
+            _ => None,
+        };
+        if let Err(what) = node::step(&mut Acting { node: self, setup, out }, input, came) {
+            out.problem(what);
         }
     }
 }
@@ -173,6 +148,52 @@ pub(super) struct Acting<'a> {
     pub(super) node: &'a mut Node,
     pub(super) setup: &'a Setup,
     pub(super) out: &'a mut Out,
+}
+
+impl<'a> Carrier for Acting<'a> {
+    type Protocol = Running;
+    type Attached = Came<'a>;
+    type Breach = String;
+
+    fn shard(&mut self) -> &mut Shard<Running> {
+        &mut self.node.pages
+    }
+
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        &mut self.out.effects
+    }
+
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        let Acting { node, setup, out } = self;
+        let Some(input) = faults::alter_input(setup.fault, node, input, out) else { return };
+        let taken_anyway = faults::takes_anyway(setup, node, &input);
+        node.pages.protocol.step(0, input, effects);
+        faults::alter_effects(setup.fault, setup, &input, effects);
+        effects.extend(taken_anyway);
+        out.tell(|| format!("n{} {}", node.me, text(&input)));
+        effects.iter().for_each(|effect| out.tell(|| format!("    {}", text(effect))));
+    }
+
+    fn order(&mut self, effect: Effect) -> Order {
+        self.node.pages.order(effect, || 0, 0)
+    }
+
+    fn carry_out(&mut self, order: Order, came: Came<'a>) -> Result<(), String> {
+        self.obey(order, came)
+    }
+
+    fn send_diffs(&mut self, message: Message, to: impl Iterator<Item = NodeId>, came: Came<'a>) -> Result<(), String> {
+        self.send_all(message, to, came);
+        Ok(())
+    }
+
+    fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), String> {
+        let Acting { node, setup, .. } = self;
+        (0..setup.pages.len()).try_for_each(|place| {
+            let thought = node.pages.protocol.access(setup.page(place));
+            node.copies.check(node.me, place, thought, setup.marks(node.me))
+        })
+    }
 }
 
 impl Releasing for Acting<'_> {
@@ -207,6 +228,10 @@ impl Releasing for Acting<'_> {
 
     fn published(&mut self) {
         self.node.published(self.setup, self.out);
+    }
+
+    fn differs(&mut self, page: PageIndex) {
+        self.node.pages.differs(page);
     }
 
     /// The pages are protected, or stay open and are compared.

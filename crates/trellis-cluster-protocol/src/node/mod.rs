@@ -7,6 +7,7 @@
 //!   its pages are taken over.
 //!
 //! [`Shard`] joins the decisions about the pages of one shard, and [`Consistency`] those about releases on the whole node.
+//! [`step`] lets a shard take a fact, and has a [`Carrier`] carry out what follows.
 //!
 //! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
 //! thread, no bytes of pages.
@@ -20,6 +21,7 @@ mod marks;
 mod open_pages;
 mod range_locks;
 mod shard;
+mod step;
 mod take_over;
 mod timers;
 
@@ -31,5 +33,6 @@ use marks::Marks;
 pub use open_pages::STORED_IN_A_ROW;
 pub use range_locks::{GivenBack, LockedRange, RangeLockCall, RangeLocks};
 pub use shard::{Order, Shard};
+pub use step::{Carrier, step};
 pub use take_over::{TakeOver, Taking};
 pub use timers::{Resumes, Timers};

@@ -140,8 +140,7 @@ impl Node {
             }
             let mut shard = lock(shard);
             if let Some(input) = piggybacking.of(&shard.node.protocol) {
-                self.step(&mut shard, input);
-                piggybacking.sent(shard.sent);
+                piggybacking.sent(self.step(&mut shard, input));
             }
         }
     }

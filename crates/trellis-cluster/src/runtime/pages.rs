@@ -1,5 +1,6 @@
 //! Page protocol: takes a shard's lock, lets the protocol decide, carries out what it decided.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 use trellis_base::{Deadline, Limit};
@@ -8,10 +9,10 @@ use trellis_cluster_protocol::coherence::{
     Choice, Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges,
 };
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{self, Order, Resumes};
+use trellis_cluster_protocol::node::{self, Carrier, Order, Resumes};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
-use super::diffs::{Pieces, joined};
+use super::diffs::Pieces;
 use super::ordered::lock;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
@@ -43,10 +44,6 @@ pub(super) struct Shard {
     asked: [Asked; ASKED_PLACES as usize],
     /// A protocol here has layers, to which the time matters.
     is_timed: bool,
-    /// Messages that the last step sent.
-    pub(super) sent: u32,
-    /// Dropped pages that differ from their twins.
-    pub(super) changed: Vec<PageIndex>,
 }
 
 #[derive(Clone, Copy)]
@@ -81,8 +78,6 @@ impl Shard {
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
-            sent: 0,
-            changed: Vec::new(),
         };
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
@@ -164,6 +159,69 @@ pub(super) fn shard_number(page: PageIndex) -> u32 {
     page.0 / trellis_cluster_protocol::CHUNK_PAGES % SHARDS
 }
 
+/// A shard whose lock is held.
+struct Held<'a> {
+    node: &'a Node,
+    shard: &'a mut Shard,
+}
+
+impl<'a> Carrier for Held<'a> {
+    type Protocol = Ranges;
+    type Attached = Option<Pieces<'a>>;
+    type Breach = Infallible;
+
+    fn shard(&mut self) -> &mut node::Shard<Ranges> {
+        &mut self.shard.node
+    }
+
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        &mut self.shard.effects
+    }
+
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        // Only layers look at the time.
+        let now = if self.shard.is_timed { self.node.now() } else { self.node.recent() };
+        self.shard.node.protocol.step(now, input, effects);
+    }
+
+    fn order(&mut self, effect: Effect) -> Order {
+        self.shard.node.order(effect, || self.node.now(), HOLD.nanoseconds())
+    }
+
+    fn carry_out(&mut self, order: Order, pieces: Option<Pieces<'a>>) -> Result<(), Infallible> {
+        let Held { node, shard } = self;
+        match order {
+            Order::CarryOut(effect) => node.change_pages(shard, effect, pieces),
+            Order::Send { to, message } if message.piggybacked().is_some() => node.send_page_piggybacked(to, message),
+            Order::Send { to, message } => {
+                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
+                    && requester == node.me
+                {
+                    shard.note_asked(demand, to, false);
+                }
+                node.send(to, &wire::Message::Coherence(message));
+            }
+            Order::Granted { call, .. } => node.wake_call(shard, call),
+            Order::WakeAt { now, due } => node.progress.wake_at(now, due),
+            Order::Nothing => {}
+            Order::Lost { to, message } => {
+                node.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"));
+            }
+        }
+        Ok(())
+    }
+
+    fn send_diffs(
+        &mut self,
+        message: Message,
+        to: impl Iterator<Item = NodeId>,
+        pieces: Option<Pieces<'a>>,
+    ) -> Result<(), Infallible> {
+        self.node.send_diffs(message, to, pieces);
+        Ok(())
+    }
+}
+
 impl Node {
     pub(super) fn page_message(&self, from: NodeId, message: Message, attached: &[u8]) {
         let pieces = match Pieces::of(&message, attached, self.config.page_bytes) {
@@ -190,62 +248,14 @@ impl Node {
         self.step_with(&mut shard, Input::Message { from, message }, pieces);
     }
 
-    /// Lets the protocol decide about one fact and carries out what it decided.
-    pub(super) fn step(&self, shard: &mut Shard, input: Input) {
-        self.step_with(shard, input, None);
+    /// Lets the protocol decide about one fact and carries out what it decided. Returns the number of messages sent.
+    pub(super) fn step(&self, shard: &mut Shard, input: Input) -> u32 {
+        self.step_with(shard, input, None)
     }
 
-    fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) {
-        let mut effects = std::mem::take(&mut shard.effects);
-        // Only layers look at the time.
-        let now = if shard.is_timed { self.now() } else { self.recent() };
-        shard.node.protocol.step(now, input, &mut effects);
-        shard.sent = 0;
-        let mut index = 0;
-        while index < effects.len() {
-            let (effect, count) = joined(&effects[index..]);
-            match effect {
-                Effect::Send { message, .. } if message.diffs().is_some() => {
-                    self.send_diffs(message, &effects[index..index + count], pieces);
-                    shard.sent += count as u32;
-                }
-                Effect::Send { to, message } if message.piggybacked().is_some() => {
-                    shard.sent += 1;
-                    self.send_page_piggybacked(to, message);
-                }
-                _ => self.carry_out(shard, effect, pieces),
-            }
-            index += count;
-        }
-        effects.clear();
-        shard.effects = effects;
-        while let Some(page) = shard.changed.pop() {
-            self.step(shard, Input::Changed { page });
-        }
-        while let Some(input) = shard.node.next_answer() {
-            self.step(shard, input);
-        }
-    }
-
-    fn carry_out(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
-        shard.sent += u32::from(matches!(effect, Effect::Send { .. }));
-        match shard.node.order(effect, || self.now(), HOLD.nanoseconds()) {
-            Order::CarryOut(effect) => self.change_pages(shard, effect, pieces),
-            Order::Send { to, message } => {
-                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
-                    && requester == self.me
-                {
-                    shard.note_asked(demand, to, false);
-                }
-                self.send(to, &wire::Message::Coherence(message));
-            }
-            Order::Granted { call, .. } => self.wake_call(shard, call),
-            Order::WakeAt { now, due } => self.progress.wake_at(now, due),
-            Order::Nothing => {}
-            Order::Lost { to, message } => {
-                self.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"));
-            }
-        }
+    fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) -> u32 {
+        let Ok(sent) = node::step(&mut Held { node: self, shard }, input, pieces);
+        sent
     }
 
     /// Carries out an effect on memory, on threads that wait for pages, and on what other nodes must know.
@@ -269,7 +279,7 @@ impl Node {
             Effect::Merge { page, has_twin } => self.merge(page, has_twin, pieces),
             Effect::Inspect(page) => {
                 if self.differs_from_twin(page) {
-                    shard.changed.push(page);
+                    shard.node.differs(page);
                 }
                 Ok(())
             }
@@ -304,7 +314,6 @@ impl Node {
                 self.region.upgrade(place(range).0, place(range).1)
             }
             Effect::SendTwins { to, message } => {
-                shard.sent += 1;
                 self.send_twins(to, message);
                 Ok(())
             }
@@ -387,7 +396,7 @@ impl Node {
     /// Carries out what follows when a thread runs on for which a page was granted.
     pub(super) fn resume(&self, shard: &mut Shard, resumes: Option<Resumes>) {
         match resumes {
-            Some(Resumes::Now(input)) => self.step(shard, input),
+            Some(Resumes::Now(input)) => _ = self.step(shard, input),
             Some(Resumes::At(due)) => self.progress.wake_at(self.now(), due),
             None => {}
         }

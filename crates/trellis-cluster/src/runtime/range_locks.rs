@@ -152,8 +152,7 @@ impl Node {
             }
         };
         shard.waiting.push(Waiting::Lock { call: number, ticket: ticket.name() });
-        self.step(&mut shard, input);
-        let waits = shard.sent > 0 || !ticket.is_done();
+        let waits = self.step(&mut shard, input) > 0 || !ticket.is_done();
         drop(shard);
         if let Err(error) = self.wait_for_lock(&ticket, range, deadline) {
             self.unlock_run(range, number);

@@ -1,0 +1,141 @@
+//! A step of a shard: a fact goes in, and what follows from it is carried out.
+//!
+//! Promises: effects are carried out in the order in which the protocol decided them, while the shard is held. What the
+//! shard itself concludes follows in the same step: changes of pages that were inspected, and the answers of departed nodes.
+//! It must never step another shard, and never allocate.
+
+use super::{Order, Shard};
+use crate::coherence::{Coherence, Effect, Input, Message};
+use crate::page::{NodeId, PageRange};
+use alloc::vec::Vec;
+
+/// Holds a shard, and carries out what it orders.
+pub trait Carrier {
+    /// The protocol of its pages.
+    type Protocol: Coherence;
+    /// What came with a message besides its header: diffs, or the bytes of a page. By default nothing.
+    type Attached: Copy + Default;
+    /// Why a step ends early. A checker ends one that breaks a rule; a runtime ends none.
+    type Breach;
+
+    /// The shard.
+    fn shard(&mut self) -> &mut Shard<Self::Protocol>;
+
+    /// Room for the effects of a step; empty.
+    fn effects(&mut self) -> &mut Vec<Effect>;
+
+    /// Lets the protocol decide about `input`.
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>);
+
+    /// What the shard orders for an effect ([`Shard::order`]).
+    fn order(&mut self, effect: Effect) -> Order;
+
+    /// Carries out an order.
+    ///
+    /// # Errors
+    ///
+    /// The order breaks a rule.
+    fn carry_out(&mut self, order: Order, attached: Self::Attached) -> Result<(), Self::Breach>;
+
+    /// Sends a message with the same diffs to one node or to several.
+    ///
+    /// # Errors
+    ///
+    /// As [`Carrier::carry_out`].
+    fn send_diffs(
+        &mut self,
+        message: Message,
+        to: impl Iterator<Item = NodeId>,
+        attached: Self::Attached,
+    ) -> Result<(), Self::Breach>;
+
+    /// All effects of a decision are carried out.
+    ///
+    /// # Errors
+    ///
+    /// The pages are not what the protocol takes them for.
+    fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), Self::Breach> {
+        Ok(())
+    }
+}
+
+/// The shard takes one fact, with what came with it. Returns the number of messages that it sent.
+///
+/// # Errors
+///
+/// Those of [`Carrier::carry_out`].
+#[inline]
+pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {
+    let mut sent = step_once(carrier, input, attached)?;
+    while let Some(input) = carrier.shard().next_conclusion() {
+        sent += step_once(carrier, input, C::Attached::default())?;
+    }
+    Ok(sent)
+}
+
+fn step_once<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {
+    let mut effects = core::mem::take(carrier.effects());
+    carrier.decide(input, &mut effects);
+    let (mut sent, mut index) = (0, 0);
+    while index < effects.len() {
+        let (effect, count) = joined(&effects[index..]);
+        match effect {
+            // Under release consistency no node leaves.
+            Effect::Send { message, .. } if message.diffs().is_some() => {
+                sent += count as u32;
+                carrier.send_diffs(message, effects[index..index + count].iter().filter_map(receiver), attached)?;
+            }
+            _ => {
+                sent += u32::from(receiver(&effect).is_some());
+                let order = carrier.order(effect);
+                carrier.carry_out(order, attached)?;
+            }
+        }
+        index += count;
+    }
+    carrier.has_carried_out(&effects)?;
+    effects.clear();
+    *carrier.effects() = effects;
+    Ok(sent)
+}
+
+/// Joins the first effects that can be carried out as one: the same effect on neighbouring runs of pages, or the same
+/// diffs to several nodes. Returns also how many they are.
+fn joined(effects: &[Effect]) -> (Effect, usize) {
+    let first = effects[0];
+    if let Effect::Send { message, .. } = first
+        && message.diffs().is_some()
+    {
+        let same = |effect: &&Effect| matches!(effect, Effect::Send { message: other, .. } if *other == message);
+        return (first, effects.iter().take_while(same).count());
+    }
+    let (mut whole, mut count) = (first, 1);
+    for next in &effects[1..] {
+        match join(whole, *next) {
+            Some(both) => whole = both,
+            None => break,
+        }
+        count += 1;
+    }
+    (whole, count)
+}
+
+fn join(one: Effect, next: Effect) -> Option<Effect> {
+    let both = |one: PageRange, next: PageRange| {
+        (one.end() == next.first().0).then(|| PageRange::new(one.first(), one.count() + next.count())).flatten()
+    };
+    Some(match (one, next) {
+        (Effect::Revoke(one), Effect::Revoke(next)) => Effect::Revoke(both(one, next)?),
+        (Effect::Downgrade(one), Effect::Downgrade(next)) => Effect::Downgrade(both(one, next)?),
+        (Effect::KeepTwin(one), Effect::KeepTwin(next)) => Effect::KeepTwin(both(one, next)?),
+        _ => return None,
+    })
+}
+
+/// The node to which an effect sends a message.
+fn receiver(effect: &Effect) -> Option<NodeId> {
+    match effect {
+        Effect::Send { to, .. } | Effect::SendTwins { to, .. } => Some(*to),
+        _ => None,
+    }
+}
