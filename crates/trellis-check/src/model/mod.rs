@@ -141,9 +141,6 @@ pub(crate) trait Stepping: Cluster + Sized {
     /// The order of the shard for an effect.
     fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order;
 
-    /// A list that is reused for effects; empty.
-    fn effects(&mut self) -> &mut Vec<Effect>;
-
     /// A shard is about to take this fact.
     fn note_input(&mut self, _node: u16, _input: Input) {}
 
@@ -184,10 +181,6 @@ impl<C: Stepping> Carrier for Held<'_, C> {
 
     fn shard(&mut self) -> &mut Shard<C::Node> {
         self.cluster.shard(self.node, self.page)
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        self.cluster.effects()
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {

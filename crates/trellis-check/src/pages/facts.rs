@@ -124,7 +124,7 @@ impl<N: Node> Pages<N> {
 
     /// The shard takes one input.
     fn step_shard(&self, shard: &mut Shard<N>, input: Input, tell: &mut dyn FnMut(Effect, Order)) {
-        let mut taken = Taken { shard, fault: self.fault, effects: Vec::new(), last: None, tell };
+        let mut taken = Taken { shard, fault: self.fault, last: None, tell };
         let Ok(_) = node::step(&mut taken, input, ());
     }
 
@@ -144,7 +144,6 @@ impl<N: Node> Pages<N> {
 struct Taken<'a, N> {
     shard: &'a mut Shard<N>,
     fault: NodeFault,
-    effects: Vec<Effect>,
     /// The effect of the next order.
     last: Option<Effect>,
     tell: &'a mut dyn FnMut(Effect, Order),
@@ -157,10 +156,6 @@ impl<N: Node> Carrier for Taken<'_, N> {
 
     fn shard(&mut self) -> &mut Shard<N> {
         self.shard
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.effects
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {

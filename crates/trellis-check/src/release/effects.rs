@@ -4,12 +4,16 @@
 //! It must never decide anything.
 
 use super::node::{Doing, Node};
-use super::{Setup, faults};
+use super::{Fault, Setup, faults};
 use crate::model::twinned::{Body, Came, Releasing, Twinned, Value};
+use std::ops::{DerefMut, Range};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
-use trellis_cluster_protocol::node::{self, Carrier, Order, Shard};
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::node::{self, Carrier, Consistency, Order, Parts, Piggybacking, Publishes, Shard};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync, wire};
+
+/// The size of the pages of a cluster that this one stands for.
+const PAGE_BYTES: usize = 4096;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +96,6 @@ pub struct Out {
     pub problem: Option<String>,
     /// The trace, if requested.
     pub story: Option<Vec<String>>,
-    pub(super) effects: Vec<Effect>,
 }
 
 impl Out {
@@ -159,10 +162,6 @@ impl<'a> Carrier for Acting<'a> {
         &mut self.node.pages
     }
 
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.out.effects
-    }
-
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
         let Acting { node, setup, out } = self;
         let Some(input) = faults::alter_input(setup.fault, node, input, out) else { return };
@@ -227,7 +226,7 @@ impl Releasing for Acting<'_> {
     }
 
     fn published(&mut self) {
-        self.node.published(self.setup, self.out);
+        node::published(self);
     }
 
     fn differs(&mut self, page: PageIndex) {
@@ -248,8 +247,98 @@ impl Releasing for Acting<'_> {
         self.setup.late_bytes
     }
 
-    fn fault(&self) -> super::Fault {
+    fn fault(&self) -> Fault {
         self.setup.fault
+    }
+}
+
+impl node::Releases for Acting<'_> {
+    type Breach = String;
+
+    fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
+        &mut self.node.consistency
+    }
+
+    fn publication_is_over(&mut self, publisher: u32) {
+        self.node.publication_is_over(publisher, self.setup, self.out);
+    }
+}
+
+impl Publishes for Acting<'_> {
+    fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), String> {
+        let (setup, Node { pages, copies: Twinned { bytes, twins, views, stored: marked }, .. }) =
+            (self.setup, &mut *self.node);
+        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
+        let differs = |page| bytes[place(page)] != twins[place(page)];
+        let protect = |page| {
+            (views[place(page)], marked[place(page)]) = (Access::Read, false);
+            Ok::<(), String>(())
+        };
+        pages.look_for_stores(differs, protect, stored)?;
+        if setup.fault == Fault::OpenNotCompared {
+            stored.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Parts for Acting<'_> {
+    type Held<'a> = Acting<'a>;
+    type Synchronisation = sync::Sync;
+
+    fn shards(&self) -> u32 {
+        1
+    }
+
+    fn with_shard<R>(&mut self, _shard: u32, act: impl FnOnce(&mut Acting<'_>) -> R) -> R {
+        act(&mut Acting { node: self.node, setup: self.setup, out: self.out })
+    }
+
+    fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut sync::Sync) -> R) -> R {
+        act(&mut self.node.sync)
+    }
+
+    fn has_releases(&self) -> bool {
+        true
+    }
+
+    fn is_watching(&self, _shard: u32) -> bool {
+        self.node.pages.is_watching()
+    }
+
+    fn stores_in(
+        &mut self,
+        pages: Range<u32>,
+        mut found: impl FnMut(&mut Self, Range<u32>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let first = self.node.pages.watched().next();
+        let is_looked_at = |page: PageIndex| match self.setup.fault {
+            Fault::NoScan => false,
+            Fault::FirstChunkOnly => first.is_some_and(|chunk| chunk.contains(page)),
+            _ => pages.contains(&page.0),
+        };
+        let all = (0..self.setup.pages.len()).filter(|&place| is_looked_at(self.setup.page(place)));
+        for place in all.collect::<Vec<_>>() {
+            let page = self.setup.page(place).0;
+            if self.node.copies.stored[place] && self.node.copies.views[place] != Access::None {
+                found(self, page..page + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn piggybacking(&self, to: NodeId) -> Piggybacking {
+        Piggybacking::new(to, PAGE_BYTES, false)
+    }
+
+    fn use_message(&mut self, from: NodeId, message: wire::Message) -> Result<(), String> {
+        let wire::Message::Sync(message) = message else { return Err(format!("{from} sends {message}")) };
+        self.node.sync_step(self.setup, sync::Input::Message(from, message), self.out);
+        Ok(())
+    }
+
+    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), String> {
+        Err(format!("node {} refuses {from}: {why}", self.node.me))
     }
 }
 

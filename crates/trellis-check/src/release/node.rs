@@ -10,12 +10,9 @@ use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use crate::model::twinned::{Body, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{Consistency, Piggybacking, Shard};
+use trellis_cluster_protocol::node::{self, Consistency, Shard};
 use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync};
-use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
-
-/// The size of the pages of a cluster that this one stands for.
-const PAGE_BYTES: usize = 4096;
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
@@ -60,7 +57,7 @@ pub struct Node {
     /// Its pages. The protocol holds none of them for a thread, so nothing is ever pending in its timers.
     pub(super) pages: Shard<Running>,
     pub(super) consistency: Consistency,
-    sync: Sync,
+    pub(super) sync: Sync,
     pub(super) copies: Twinned,
     /// How often its threads may still give up waiting for a publication.
     give_ups: u8,
@@ -291,13 +288,11 @@ impl Node {
         if setup.fault == Fault::ClosesEarly {
             self.consistency.knowledge.intervals.close();
         }
-        self.look_for_stores(setup, out);
-        self.consistency.begin(self.threads[thread].number.into());
-        if let Some((input, owed)) = self.pages.publish(&setup.limits) {
-            self.consistency.owes(owed);
-            self.step(setup, input, &Body::Nothing, out);
-        }
-        self.published(setup, out);
+        let publisher = self.threads[thread].number.into();
+        let mut acting = Acting { node: self, setup, out };
+        let published = node::look_for_stores(&mut acting, &mut Vec::new())
+            .and_then(|()| node::publish(&mut acting, publisher, &setup.limits));
+        out.check(published);
         if setup.fault == Fault::ReleasesUnacknowledged
             && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
         {
@@ -318,51 +313,14 @@ impl Node {
         (self.threads[thread].doing, self.threads[thread].call) = (Doing::Ready, None);
     }
 
-    /// Finds the pages that were stored to: they stay open and are compared, or the kernel marked them.
-    fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
-        let Node { pages, copies: Twinned { bytes, twins, views, stored }, .. } = self;
-        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
-        let differs = |page| bytes[place(page)] != twins[place(page)];
-        let protect = |page| {
-            (views[place(page)], stored[place(page)]) = (Access::Read, false);
-            Ok::<(), std::convert::Infallible>(())
-        };
-        let mut found_stores = Vec::new();
-        let Ok(()) = pages.look_for_stores(differs, protect, &mut found_stores);
-        if setup.fault == Fault::OpenNotCompared {
-            found_stores.clear();
-        }
-        for page in found_stores {
-            self.step(setup, Input::Stored { range: PageRange::one(page) }, &Body::Nothing, out);
-        }
-        if setup.fault == Fault::NoScan {
-            return;
-        }
-        let mut watched: Vec<PageRange> = self.pages.watched().collect();
-        if setup.fault == Fault::FirstChunkOnly {
-            watched.truncate(1);
-        }
-        for place in 0..self.copies.views.len() {
-            let page = setup.page(place);
-            let is_marked = self.copies.stored[place] && self.copies.views[place] != Access::None;
-            if !is_marked || !watched.iter().any(|chunk| chunk.contains(page)) {
-                continue;
-            }
-            if let Some(range) = self.pages.marked(PageRange::one(page)) {
-                self.step(setup, Input::Stored { range }, &Body::Nothing, out);
-            }
-        }
-    }
-
     /// The current bytes of a range of pages.
     pub fn bytes_of(&self, setup: &Setup, range: PageRange) -> Vec<Page> {
         let bytes = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.copies.bytes[place]);
         range.pages().map(bytes).collect()
     }
 
-    /// If the publication is over, the thread that waits for it continues.
-    pub(super) fn published(&mut self, setup: &Setup, out: &mut Out) {
-        let Some(publisher) = self.consistency.published() else { return };
+    /// The thread that waits for the publication continues, if it still waits.
+    pub(super) fn publication_is_over(&mut self, publisher: u32, setup: &Setup, out: &mut Out) {
         let is_it =
             |thread: &Thread| u32::from(thread.number) == publisher && thread.doing == Doing::Awaits(CallStep::Publish);
         let Some(thread) = self.threads.iter().position(is_it) else { return };
@@ -433,9 +391,8 @@ impl Node {
         let Some(notices) = self.consistency.refresh() else { return };
         let mut notices: Vec<Notice> = notices.collect();
         faults::alter_notices(setup.fault, &mut notices);
-        for Notice { range, stamp } in notices {
-            self.step(setup, Input::Notice { range, stamp }, &Body::Nothing, out);
-        }
+        let applied = node::apply(&mut Acting { node: self, setup, out }, notices.into_iter());
+        out.check(applied);
     }
 
     /// Delivers a message.
@@ -448,7 +405,9 @@ impl Node {
             }
             Packet::Sync { message, knowledge } => {
                 if message.releases() && setup.fault != Fault::UsesTooEarly {
-                    return self.hear(setup, NodeId(from), *message, knowledge, out);
+                    let message = wire::Message::Sync(*message);
+                    let heard = node::hear(&mut Acting { node: self, setup, out }, NodeId(from), message, knowledge);
+                    return out.check(heard);
                 }
                 if message.releases() {
                     // This mutant does not wait for the knowledge on which the message depends.
@@ -459,23 +418,7 @@ impl Node {
         }
     }
 
-    /// Uses the messages whose knowledge is complete now.
-    fn hear(&mut self, setup: &Setup, from: NodeId, message: sync::Message, knowledge: &[u8], out: &mut Out) {
-        let heard = self.consistency.knowledge.hear(from, wire::Message::Sync(message), knowledge);
-        let mut next = heard.transpose().map(|heard| (from, heard));
-        while let Some((from, heard)) = next {
-            match heard {
-                Ok(wire::Message::Sync(message)) => {
-                    self.sync_step(setup, sync::Input::Message(from, message), out);
-                }
-                Ok(other) => unreachable!("nobody sends {other}"),
-                Err(why) => out.problem(format!("node {} refuses {from}: {why}", self.me)),
-            }
-            next = self.consistency.knowledge.next_usable();
-        }
-    }
-
-    fn sync_step(&mut self, setup: &Setup, input: sync::Input, out: &mut Out) {
+    pub(super) fn sync_step(&mut self, setup: &Setup, input: sync::Input, out: &mut Out) {
         let operated = match input {
             sync::Input::Operate(flag, operation, waiter) if flag % u64::from(setup.nodes) == u64::from(self.me) => {
                 Some((flag, operation, waiter))
@@ -490,11 +433,10 @@ impl Node {
             out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
         }
         let next = self.sync.token_goes_to(&input);
-        if let Some(input) = next.and_then(|to| Piggybacking::new(to, PAGE_BYTES, false).of(&self.pages.protocol)) {
-            self.step(setup, input, &Body::Nothing, out);
-        }
         let mut effects = Vec::new();
-        self.sync.step(input, &mut effects);
+        let stepped =
+            node::with_token(&mut Acting { node: self, setup, out }, &input, |sync| sync.step(input, &mut effects));
+        out.check(stepped);
         let goes_to = |to| effects.iter().any(|effect| goes_with(effect) == Some(to));
         if next.is_some_and(|to| !goes_to(to)) {
             out.problem(format!("node {} keeps a token that was to leave it: {input:?}", self.me));

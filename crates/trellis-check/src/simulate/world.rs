@@ -71,7 +71,6 @@ pub(super) struct World<'a, S: Start> {
     free: Vec<u32>,
     /// How much virtual time each operation that was done may explain.
     operation_ns_max: Nanoseconds,
-    effects: Vec<Effect>,
     sync_effects: Vec<sync::Effect>,
 }
 
@@ -102,7 +101,6 @@ impl<'a, S: Start> World<'a, S> {
             envelopes: Vec::with_capacity(256),
             free: Vec::with_capacity(256),
             operation_ns_max: operation_ns_max(&scenario.wires),
-            effects: Vec::with_capacity(64),
             sync_effects: Vec::with_capacity(16),
             scenario,
         };
@@ -422,10 +420,6 @@ impl<S: Start> Stepping for World<'_, S> {
     fn order(&mut self, node: u16, _page: PageIndex, effect: Effect) -> Order {
         let pages = &mut self.nodes[usize::from(node)].pages;
         self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns)
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.effects
     }
 
     fn note_input(&mut self, node: u16, input: Input) {

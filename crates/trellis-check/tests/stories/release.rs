@@ -44,13 +44,12 @@ pub(crate) struct Script {
     nodes: Vec<Node>,
     under_way: Vec<Envelope>,
     marks: bool,
-    effects: Vec<Effect>,
     log: Vec<String>,
 }
 
 impl Script {
     pub(crate) fn new() -> Script {
-        Script { nodes: Vec::new(), under_way: Vec::new(), marks: false, effects: Vec::new(), log: Vec::new() }
+        Script { nodes: Vec::new(), under_way: Vec::new(), marks: false, log: Vec::new() }
     }
 
     fn start(&mut self, words: &Words<'_>) -> Result<(), String> {
@@ -257,10 +256,6 @@ impl<'a> Carrier for Acting<'a> {
 
     fn shard(&mut self) -> &mut Shard<Hlrc> {
         &mut self.script.node(self.node).pages
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.script.effects
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {

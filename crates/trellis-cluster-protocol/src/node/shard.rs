@@ -14,6 +14,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+/// The effects of a step for which there is room from the start.
+const ROOM: usize = 256;
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shard<C> {
@@ -25,6 +28,8 @@ pub struct Shard<C> {
     pub locks: RangeLocks,
     /// The nodes that have departed.
     pub departures: Departures,
+    /// Room for the effects of a step; empty between steps.
+    effects: Vec<Effect>,
     /// What the protocol still hears of the effects of a step.
     conclusions: Vec<Input>,
     /// The pages whose stores the kernel marks, if it does.
@@ -80,6 +85,7 @@ impl<C: Coherence> Shard<C> {
             timers: Timers::default(),
             locks: RangeLocks::default(),
             departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
+            effects: Vec::with_capacity(ROOM),
             conclusions: Vec::new(),
             marks: geometry.marks.then(|| Box::new(Marks::new(&geometry, STORED_IN_A_ROW))),
             frozen: 0..0,
@@ -93,6 +99,11 @@ impl<C: Coherence> Shard<C> {
     pub fn opening_after(mut self, stored_in_a_row: u8) -> Shard<C> {
         self.marks = self.marks.map(|_| Box::new(Marks::new(&self.geometry, stored_in_a_row)));
         self
+    }
+
+    /// Its number among the shards of the node.
+    pub fn number(&self) -> u32 {
+        self.geometry.shard
     }
 
     /// Whether the bytes of these pages, which are in this shard, were requested, so that they may be written into the
@@ -197,6 +208,15 @@ impl<C: Coherence> Shard<C> {
         let PublicationLimits { unacknowledged_pages_max, together_pages_max } = *limits;
         let input = Input::Publish { unacknowledged_max: unacknowledged_pages_max, together_max: together_pages_max };
         (publishers > 0).then(|| (input, publishers - self.protocol.publishing()))
+    }
+
+    pub(super) fn take_room(&mut self) -> Vec<Effect> {
+        core::mem::take(&mut self.effects)
+    }
+
+    pub(super) fn give_room(&mut self, mut effects: Vec<Effect>) {
+        effects.clear();
+        self.effects = effects;
     }
 
     /// A page that was inspected ([`Effect::Inspect`]) differs from its twin.

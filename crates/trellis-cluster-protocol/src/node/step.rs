@@ -21,9 +21,6 @@ pub trait Carrier {
     /// The shard.
     fn shard(&mut self) -> &mut Shard<Self::Protocol>;
 
-    /// Room for the effects of a step; empty.
-    fn effects(&mut self) -> &mut Vec<Effect>;
-
     /// Lets the protocol decide about `input`.
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>);
 
@@ -74,7 +71,7 @@ pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) ->
 }
 
 fn step_once<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {
-    let mut effects = core::mem::take(carrier.effects());
+    let mut effects = carrier.shard().take_room();
     carrier.decide(input, &mut effects);
     let (mut sent, mut index) = (0, 0);
     while index < effects.len() {
@@ -94,8 +91,7 @@ fn step_once<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -
         index += count;
     }
     carrier.has_carried_out(&effects)?;
-    effects.clear();
-    *carrier.effects() = effects;
+    carrier.shard().give_room(effects);
     Ok(sent)
 }
 

@@ -15,12 +15,12 @@ use trellis_base::Fnv1a;
 use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
 use trellis_cluster_protocol::node::change::{self, Ending, Order};
 use trellis_cluster_protocol::node::{GatherStep, Gathering};
-use trellis_cluster_protocol::{Access, PageIndex, PageRange, node};
+use trellis_cluster_protocol::{Access, PageIndex, PageRange, node, runs};
 use trellis_memory::{Detection, MapError};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::{Waiting, runs};
+use super::pages::Waiting;
 use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
 use super::{Node, Ticket};

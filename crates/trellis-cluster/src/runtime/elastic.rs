@@ -15,11 +15,11 @@ use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
 use trellis_cluster_protocol::membership::{self, NoPlace};
 use trellis_cluster_protocol::node::{LeavingStep, TakeOver, Taking, left_behind};
 use trellis_cluster_protocol::sync::Kind;
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs, sync};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::{Waiting, runs};
+use super::pages::Waiting;
 use super::progress::Waited;
 use super::watchdog::LeaveWords;
 use super::{LEAVE_LOOK_NS, Node};

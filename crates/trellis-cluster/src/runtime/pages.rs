@@ -1,18 +1,14 @@
 //! Page protocol: takes a shard's lock, lets the protocol decide, carries out what it decided.
 
-use std::convert::Infallible;
-use std::ops::Range;
-
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{
-    Choice, Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges,
-};
+use trellis_cluster_protocol::coherence::{Choice, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{self, Carrier, Order, Resumes};
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
+use trellis_cluster_protocol::node::{self, Resumes};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs};
 
 use super::diffs::Pieces;
+use super::hands::Hands;
 use super::ordered::lock;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
@@ -37,13 +33,12 @@ const ASKED_PLACES: u32 = 64;
 /// What the protocol crate decides about the pages of some chunks, and who waits for them.
 pub(super) struct Shard {
     pub(super) node: node::Shard<Ranges>,
-    effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
     /// Whom this node asked for pages.
     asked: [Asked; ASKED_PLACES as usize],
     /// A protocol here has layers, to which the time matters.
-    is_timed: bool,
+    pub(super) is_timed: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -74,7 +69,6 @@ impl Shard {
         let geometry = geometry(config, pages, shard, marks);
         let mut this = Shard {
             node: node::Shard::new(Ranges::new(config.coherence, geometry), geometry, NodeId(config.manager as u16)),
-            effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
@@ -110,7 +104,7 @@ impl Shard {
         Some(self.asked[(page.0 % ASKED_PLACES) as usize]).filter(|asked| asked.page == page)
     }
 
-    fn note_asked(&mut self, page: PageIndex, node: NodeId, is_locked: bool) {
+    pub(super) fn note_asked(&mut self, page: PageIndex, node: NodeId, is_locked: bool) {
         self.asked[(page.0 % ASKED_PLACES) as usize] = Asked { page, node, is_locked };
     }
 }
@@ -144,82 +138,9 @@ fn home(config: &Config) -> Home {
     }
 }
 
-/// The runs, of one chunk each and in ascending order, that together are `pages`.
-pub(super) fn runs(pages: Range<u32>) -> impl Iterator<Item = PageRange> {
-    let mut next = pages.start;
-    std::iter::from_fn(move || {
-        let run = (next < pages.end).then(|| PageRange::around(PageIndex(next), next, pages.end))?;
-        next = run.end();
-        Some(run)
-    })
-}
-
 /// Which shard looks after `page`.
 pub(super) fn shard_number(page: PageIndex) -> u32 {
     page.0 / trellis_cluster_protocol::CHUNK_PAGES % SHARDS
-}
-
-/// A shard whose lock is held.
-struct Held<'a> {
-    node: &'a Node,
-    shard: &'a mut Shard,
-}
-
-impl<'a> Carrier for Held<'a> {
-    type Protocol = Ranges;
-    type Attached = Option<Pieces<'a>>;
-    type Breach = Infallible;
-
-    fn shard(&mut self) -> &mut node::Shard<Ranges> {
-        &mut self.shard.node
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.shard.effects
-    }
-
-    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
-        // Only layers look at the time.
-        let now = if self.shard.is_timed { self.node.now() } else { self.node.recent() };
-        self.shard.node.protocol.step(now, input, effects);
-    }
-
-    fn order(&mut self, effect: Effect) -> Order {
-        self.shard.node.order(effect, || self.node.now(), HOLD.nanoseconds())
-    }
-
-    fn carry_out(&mut self, order: Order, pieces: Option<Pieces<'a>>) -> Result<(), Infallible> {
-        let Held { node, shard } = self;
-        match order {
-            Order::CarryOut(effect) => node.change_pages(shard, effect, pieces),
-            Order::Send { to, message } if message.piggybacked().is_some() => node.send_page_piggybacked(to, message),
-            Order::Send { to, message } => {
-                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
-                    && requester == node.me
-                {
-                    shard.note_asked(demand, to, false);
-                }
-                node.send(to, &wire::Message::Coherence(message));
-            }
-            Order::Granted { call, .. } => node.wake_call(shard, call),
-            Order::WakeAt { now, due } => node.progress.wake_at(now, due),
-            Order::Nothing => {}
-            Order::Lost { to, message } => {
-                node.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"));
-            }
-        }
-        Ok(())
-    }
-
-    fn send_diffs(
-        &mut self,
-        message: Message,
-        to: impl Iterator<Item = NodeId>,
-        pieces: Option<Pieces<'a>>,
-    ) -> Result<(), Infallible> {
-        self.node.send_diffs(message, to, pieces);
-        Ok(())
-    }
 }
 
 impl Node {
@@ -254,12 +175,12 @@ impl Node {
     }
 
     fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) -> u32 {
-        let Ok(sent) = node::step(&mut Held { node: self, shard }, input, pieces);
+        let Ok(sent) = node::step(&mut Hands { node: self, held: shard }, input, pieces);
         sent
     }
 
     /// Carries out an effect on memory, on threads that wait for pages, and on what other nodes must know.
-    fn change_pages(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
+    pub(super) fn change_pages(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
         let place = |range: PageRange| (range.first().0 as usize, range.count() as usize);
         let done = match effect {
             Effect::Revoke(range) => {
@@ -284,11 +205,11 @@ impl Node {
                 Ok(())
             }
             Effect::Notice { range, stamp } => {
-                self.consistency.note(Notice { range, stamp });
+                lock(&self.consistency.state).knowledge.intervals.note(Notice { range, stamp });
                 Ok(())
             }
             Effect::Published => {
-                self.published();
+                node::published(&mut Hands { node: self, held: () });
                 Ok(())
             }
             Effect::Chose { range, choice } => {
@@ -421,18 +342,5 @@ impl Node {
         while let Some(input) = shard.node.pop_due(now) {
             self.step(shard, input);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_stay_inside_their_chunks_and_cover_everything() {
-        let pieces = |pages: Range<u32>| runs(pages).map(|run| (run.first().0, run.end())).collect::<Vec<_>>();
-        assert_eq!(pieces(500..1030), [(500, 512), (512, 1024), (1024, 1030)]);
-        assert_eq!(pieces(3..4), [(3, 4)]);
-        assert_eq!(pieces(7..7), []);
     }
 }
