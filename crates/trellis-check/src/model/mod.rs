@@ -24,8 +24,8 @@ pub use driven::{Alarm, Call, Driven, Envelope, Outcome, Waiting};
 pub(crate) use memory::{ABSENT, First, Layout, Memory};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_cluster_protocol::node::{self, Carrier, Order, Shard};
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::{self, Carrier, Order, Parts, Shard};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
 
 /// The part of a cluster that differs between schedulers: threads, links and time.
@@ -135,6 +135,11 @@ pub(crate) trait Stepping: Cluster + Sized {
     /// The shard of `node` that `page` belongs to.
     fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Self::Node>;
 
+    /// The number of shards of each node.
+    fn shards(&self) -> u32 {
+        1
+    }
+
     /// The time.
     fn now(&self) -> Nanoseconds;
 
@@ -166,8 +171,30 @@ pub(crate) trait Stepping: Cluster + Sized {
     }
 }
 
+/// A node of a cluster.
+pub(crate) struct At<'a, C> {
+    pub(crate) cluster: &'a mut C,
+    pub(crate) node: u16,
+}
+
+impl<C: Stepping> Parts for At<'_, C> {
+    type Held<'a>
+        = Held<'a, C>
+    where
+        Self: 'a;
+    type Breach = String;
+
+    fn shards(&self) -> u32 {
+        self.cluster.shards()
+    }
+
+    fn shard(&mut self, number: u32) -> Held<'_, C> {
+        Held { cluster: self.cluster, node: self.node, page: PageIndex(number * CHUNK_PAGES) }
+    }
+}
+
 /// A shard of a node.
-struct Held<'a, C> {
+pub(crate) struct Held<'a, C> {
     cluster: &'a mut C,
     node: u16,
     /// A page of the shard.

@@ -9,7 +9,9 @@ use crate::model::twinned::{Body, Came, Releasing, Twinned, Value};
 use std::ops::{DerefMut, Range};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
-use trellis_cluster_protocol::node::{self, Carrier, Consistency, Order, Parts, Piggybacking, Publishes, Shard};
+use trellis_cluster_protocol::node::{
+    self, Carrier, Consistency, Order, Parts, Piggybacking, Publisher, Releases, Shard,
+};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync, wire};
 
 /// The size of the pages of a cluster that this one stands for.
@@ -193,6 +195,26 @@ impl<'a> Carrier for Acting<'a> {
             node.copies.check(node.me, place, thought, setup.marks(node.me))
         })
     }
+
+    fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), String> {
+        let (setup, Node { pages, copies: Twinned { bytes, twins, views, stored: marked }, .. }) =
+            (self.setup, &mut *self.node);
+        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
+        let differs = |page| bytes[place(page)] != twins[place(page)];
+        let protect = |page| {
+            (views[place(page)], marked[place(page)]) = (Access::Read, false);
+            Ok::<(), String>(())
+        };
+        pages.look_for_stores(differs, protect, stored)?;
+        if setup.fault == Fault::OpenNotCompared {
+            stored.clear();
+        }
+        Ok(())
+    }
+
+    fn owes(&mut self, answers: u32) {
+        self.node.consistency.owes(answers);
+    }
 }
 
 impl Releasing for Acting<'_> {
@@ -252,9 +274,7 @@ impl Releasing for Acting<'_> {
     }
 }
 
-impl node::Releases for Acting<'_> {
-    type Breach = String;
-
+impl Releases for Acting<'_> {
     fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
         &mut self.node.consistency
     }
@@ -264,35 +284,24 @@ impl node::Releases for Acting<'_> {
     }
 }
 
-impl Publishes for Acting<'_> {
-    fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), String> {
-        let (setup, Node { pages, copies: Twinned { bytes, twins, views, stored: marked }, .. }) =
-            (self.setup, &mut *self.node);
-        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
-        let differs = |page| bytes[place(page)] != twins[place(page)];
-        let protect = |page| {
-            (views[place(page)], marked[place(page)]) = (Access::Read, false);
-            Ok::<(), String>(())
-        };
-        pages.look_for_stores(differs, protect, stored)?;
-        if setup.fault == Fault::OpenNotCompared {
-            stored.clear();
-        }
-        Ok(())
-    }
-}
-
 impl Parts for Acting<'_> {
-    type Held<'a> = Acting<'a>;
-    type Synchronisation = sync::Sync;
+    type Held<'a>
+        = Acting<'a>
+    where
+        Self: 'a;
+    type Breach = String;
 
     fn shards(&self) -> u32 {
         1
     }
 
-    fn with_shard<R>(&mut self, _shard: u32, act: impl FnOnce(&mut Acting<'_>) -> R) -> R {
-        act(&mut Acting { node: self.node, setup: self.setup, out: self.out })
+    fn shard(&mut self, _number: u32) -> Acting<'_> {
+        Acting { node: self.node, setup: self.setup, out: self.out }
     }
+}
+
+impl Publisher for Acting<'_> {
+    type Synchronisation = sync::Sync;
 
     fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut sync::Sync) -> R) -> R {
         act(&mut self.node.sync)

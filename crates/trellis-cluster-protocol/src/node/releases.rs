@@ -1,61 +1,35 @@
 //! Releases and acquires, as decisions that need several parts of a node, one after the other.
 //!
 //! A node that is about to release something publishes what it stored: [`look_for_stores`], [`publish`], a wait until the
-//! publication is over ([`Parts::publication_is_over`]), [`Consistency::end`] even if it took too long. After an acquire it
+//! publication is over ([`Releases::publication_is_over`]), [`Consistency::end`] even if it took too long. After an acquire it
 //! applies what was released to it ([`Consistency::refresh`], [`apply`]). A message that may release something is used when everything that it
 //! depends on is known ([`hear`]). Before the token of a lock leaves, the pages that go with it are sent ([`with_token`]).
 //!
 //! Promises: each part is stepped alone, and no part is held while another one is stepped, except the knowledge of
 //! releases, which shards need. A shard owes its answer before it is told to publish. It must never wait.
 
-use super::{Carrier, Consistency, Piggybacking, PublicationLimits, step};
+use super::{Carrier, Consistency, Parts, Piggybacking, PublicationLimits, step, take};
 use crate::coherence::Input;
 use crate::coherence::hlrc::intervals::Notice;
-use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange, runs};
-use crate::sync::{self, Sync};
+use crate::page::{NodeId, PageRange, runs};
+use crate::sync::{self, Sync, Waiter};
 use crate::wire::Message;
 use alloc::vec::Vec;
 use core::ops::{DerefMut, Range};
 
-/// The knowledge of releases, which is reached while a shard is held too.
+/// What a node knows of releases. It is reached while a shard is held too.
 pub trait Releases {
-    /// See [`Carrier::Breach`].
-    type Breach;
-
     /// The knowledge of releases.
     fn consistency(&mut self) -> impl DerefMut<Target = Consistency>;
 
     /// The publication for which this thread waits is over.
-    fn publication_is_over(&mut self, publisher: u32);
+    fn publication_is_over(&mut self, publisher: Waiter);
 }
 
-/// A shard under release consistency that is held.
-pub trait Publishes: Carrier + Releases<Breach = <Self as Carrier>::Breach> {
-    /// Passes to [`super::Shard::look_for_stores`] how pages are compared and protected.
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
-    fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), <Self as Carrier>::Breach>;
-}
-
-/// The parts of a node. Each is held alone, for as long as something is done with it.
-pub trait Parts: Releases {
-    /// A shard that is held.
-    type Held<'a>: Publishes + Carrier<Breach = <Self as Releases>::Breach>;
+/// A node under release consistency.
+pub trait Publisher: Parts + Releases {
     /// Locks, barriers and other objects, when they are held.
     type Synchronisation: AsRef<Sync>;
-
-    /// The number of shards.
-    fn shards(&self) -> u32;
-
-    /// Holds a shard.
-    fn with_shard<R>(&mut self, shard: u32, act: impl FnOnce(&mut Self::Held<'_>) -> R) -> R;
-
-    /// Holds the shard of `page`.
-    fn with_shard_of<R>(&mut self, page: PageIndex, act: impl FnOnce(&mut Self::Held<'_>) -> R) -> R {
-        self.with_shard(page.0 / CHUNK_PAGES % self.shards(), act)
-    }
 
     /// Holds the objects.
     fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut Self::Synchronisation) -> R) -> R;
@@ -74,8 +48,8 @@ pub trait Parts: Releases {
     fn stores_in(
         &mut self,
         pages: Range<u32>,
-        found: impl FnMut(&mut Self, Range<u32>) -> Result<(), <Self as Releases>::Breach>,
-    ) -> Result<(), <Self as Releases>::Breach>;
+        found: impl FnMut(&mut Self, Range<u32>) -> Result<(), Self::Breach>,
+    ) -> Result<(), Self::Breach>;
 
     /// The pages that may go with the token of a lock to `to`.
     fn piggybacking(&self, to: NodeId) -> Piggybacking;
@@ -85,18 +59,18 @@ pub trait Parts: Releases {
     /// # Errors
     ///
     /// As [`Carrier::carry_out`].
-    fn use_message(&mut self, from: NodeId, message: Message) -> Result<(), <Self as Releases>::Breach>;
+    fn use_message(&mut self, from: NodeId, message: Message) -> Result<(), Self::Breach>;
 
     /// No correct peer sends this.
     ///
     /// # Errors
     ///
     /// As [`Carrier::carry_out`].
-    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), <Self as Releases>::Breach>;
+    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), Self::Breach>;
 }
 
 /// The outcome of a decision.
-type Outcome<P> = Result<(), <P as Releases>::Breach>;
+type Outcome<P> = Result<(), <P as Parts>::Breach>;
 
 /// Tells the protocols which pages were stored to: they stay open and differ from their twins, or the kernel marked them.
 /// `chunks` is room for the pages at which the kernel looks.
@@ -104,26 +78,24 @@ type Outcome<P> = Result<(), <P as Releases>::Breach>;
 /// # Errors
 ///
 /// Those of [`step`].
-pub fn look_for_stores<P: Parts>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
+pub fn look_for_stores<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
     chunks.clear();
     let mut stored = Vec::new();
     for number in 0..parts.shards() {
         if !parts.is_watching(number) {
             continue;
         }
-        parts.with_shard(number, |held| {
-            held.look_for_stores(&mut stored)?;
-            for page in stored.drain(..) {
-                take(held, Input::Stored { range: PageRange::one(page) })?;
-            }
-            chunks.extend(held.shard().watched());
-            Ok(())
-        })?;
+        let mut held = parts.shard(number);
+        held.look_for_stores(&mut stored)?;
+        for page in stored.drain(..) {
+            take(&mut held, Input::Stored { range: PageRange::one(page) })?;
+        }
+        chunks.extend(held.shard().watched());
     }
     chunks.sort_unstable_by_key(|pages| pages.first());
     for run in chunks.chunk_by(|one, next| one.end() == next.first().0) {
         parts.stores_in(run[0].first().0..run[run.len() - 1].end(), |parts, found| {
-            runs(found).try_for_each(|run| parts.with_shard_of(run.first(), |held| note_marked(held, run)))
+            runs(found).try_for_each(|run| note_marked(&mut parts.shard_of(run.first()), run))
         })?;
     }
     Ok(())
@@ -144,16 +116,14 @@ fn note_marked<C: Carrier>(held: &mut C, run: PageRange) -> Result<(), C::Breach
 /// # Errors
 ///
 /// Those of [`step`].
-pub fn publish<P: Parts>(parts: &mut P, publisher: u32, limits: &PublicationLimits) -> Outcome<P> {
+pub fn publish<P: Publisher>(parts: &mut P, publisher: Waiter, limits: &PublicationLimits) -> Outcome<P> {
     parts.consistency().begin(publisher);
     for number in 0..parts.shards() {
-        parts.with_shard(number, |held| match held.shard().publish(limits) {
-            Some((input, owed)) => {
-                held.consistency().owes(owed);
-                take(held, input)
-            }
-            None => Ok(()),
-        })?;
+        let mut held = parts.shard(number);
+        if let Some((input, owed)) = held.shard().publish(limits) {
+            held.owes(owed);
+            take(&mut held, input)?;
+        }
     }
     published(parts);
     Ok(())
@@ -172,9 +142,9 @@ pub fn published(releases: &mut impl Releases) {
 /// # Errors
 ///
 /// Those of [`step`].
-pub fn apply<P: Parts>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
+pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
     notices.try_for_each(|Notice { range, stamp }| {
-        parts.with_shard_of(range.first(), |held| take(held, Input::Notice { range, stamp }))
+        take(&mut parts.shard_of(range.first()), Input::Notice { range, stamp })
     })
 }
 
@@ -183,8 +153,8 @@ pub fn apply<P: Parts>(parts: &mut P, mut notices: impl Iterator<Item = Notice>)
 ///
 /// # Errors
 ///
-/// Those of [`Parts::use_message`] and [`Parts::refuse`].
-pub fn hear<P: Parts>(parts: &mut P, from: NodeId, message: Message, attached: &[u8]) -> Outcome<P> {
+/// Those of [`Publisher::use_message`] and [`Publisher::refuse`].
+pub fn hear<P: Publisher>(parts: &mut P, from: NodeId, message: Message, attached: &[u8]) -> Outcome<P> {
     let heard = parts.consistency().knowledge.hear(from, message, attached);
     let mut next = heard.transpose().map(|heard| (from, heard));
     while let Some((from, heard)) = next {
@@ -207,11 +177,11 @@ pub fn hear<P: Parts>(parts: &mut P, from: NodeId, message: Message, attached: &
 ///
 /// Those of [`step`].
 #[inline]
-pub fn with_token<P: Parts, R>(
+pub fn with_token<P: Publisher, R>(
     parts: &mut P,
     input: &sync::Input,
     act: impl FnOnce(&mut P::Synchronisation) -> R,
-) -> Result<R, <P as Releases>::Breach> {
+) -> Result<R, <P as Parts>::Breach> {
     if !parts.has_releases() {
         return Ok(parts.with_synchronisation(act));
     }
@@ -234,23 +204,16 @@ pub fn with_token<P: Parts, R>(
 }
 
 /// Sends the pages that this node published last to `to`, the next holder of a lock.
-fn piggyback<P: Parts>(parts: &mut P, to: NodeId) -> Outcome<P> {
+fn piggyback<P: Publisher>(parts: &mut P, to: NodeId) -> Outcome<P> {
     let mut piggybacking = parts.piggybacking(to);
     for number in 0..parts.shards() {
         if piggybacking.is_over() {
             break;
         }
-        parts.with_shard(number, |held| {
-            if let Some(input) = piggybacking.of(&held.shard().protocol) {
-                piggybacking.sent(step(held, input, Default::default())?);
-            }
-            Ok(())
-        })?;
+        let mut held = parts.shard(number);
+        if let Some(input) = piggybacking.of(&held.shard().protocol) {
+            piggybacking.sent(step(&mut held, input, Default::default())?);
+        }
     }
     Ok(())
-}
-
-/// The shard takes a fact with which nothing came.
-fn take<C: Carrier>(held: &mut C, input: Input) -> Result<(), C::Breach> {
-    step(held, input, C::Attached::default()).map(drop)
 }

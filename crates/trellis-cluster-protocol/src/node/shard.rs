@@ -106,6 +106,11 @@ impl<C: Coherence> Shard<C> {
         self.geometry.shard
     }
 
+    /// Whether this node is the home of `page`.
+    pub fn is_home_of(&self, page: PageIndex) -> bool {
+        self.geometry.home_of(page) == self.geometry.me
+    }
+
     /// Whether the bytes of these pages, which are in this shard, were requested, so that they may be written into the
     /// pages as they arrive.
     pub fn may_place(&self, range: PageRange) -> bool {

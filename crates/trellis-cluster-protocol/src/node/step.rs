@@ -5,8 +5,10 @@
 //! It must never step another shard, and never allocate.
 
 use super::{Order, Shard};
-use crate::coherence::{Coherence, Effect, Input, Message};
-use crate::page::{NodeId, PageRange};
+use crate::Nanoseconds;
+use crate::coherence::{Coherence, Effect, Input, Message, Protocol};
+use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
+use crate::sync::Waiter;
 use alloc::vec::Vec;
 
 /// Holds a shard, and carries out what it orders.
@@ -54,6 +56,45 @@ pub trait Carrier {
     fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), Self::Breach> {
         Ok(())
     }
+
+    /// Under release consistency: passes to [`Shard::look_for_stores`] how pages are compared and protected.
+    ///
+    /// # Errors
+    ///
+    /// As [`Carrier::carry_out`].
+    fn look_for_stores(&mut self, _stored: &mut Vec<PageIndex>) -> Result<(), Self::Breach> {
+        Ok(())
+    }
+
+    /// Under release consistency: the shard owes so many answers to a publication from now on ([`super::Consistency::owes`]).
+    fn owes(&mut self, _answers: u32) {}
+
+    /// This thread is woken when something about `page` has changed. A thread that looks again by itself needs no wake.
+    fn wait_for(&mut self, _page: PageIndex, _waiter: Waiter) {}
+
+    /// The pages of `run` have this protocol from now on ([`Shard::change`]).
+    fn has_changed(&mut self, _run: PageRange, _protocol: Protocol) {}
+}
+
+/// A node with several shards. Each is held alone, for as long as something is done with it.
+pub trait Parts {
+    /// A shard that is held.
+    type Held<'a>: Carrier<Breach = Self::Breach>
+    where
+        Self: 'a;
+    /// See [`Carrier::Breach`].
+    type Breach;
+
+    /// The number of shards.
+    fn shards(&self) -> u32;
+
+    /// Holds a shard.
+    fn shard(&mut self, number: u32) -> Self::Held<'_>;
+
+    /// Holds the shard of `page`.
+    fn shard_of(&mut self, page: PageIndex) -> Self::Held<'_> {
+        self.shard(page.0 / CHUNK_PAGES % self.shards())
+    }
 }
 
 /// The shard takes one fact, with what came with it. Returns the number of messages that it sent.
@@ -68,6 +109,27 @@ pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) ->
         sent += step_once(carrier, input, C::Attached::default())?;
     }
     Ok(sent)
+}
+
+/// The shard takes a fact with which nothing came.
+///
+/// # Errors
+///
+/// Those of [`step`].
+pub fn take<C: Carrier>(carrier: &mut C, input: Input) -> Result<(), C::Breach> {
+    step(carrier, input, C::Attached::default()).map(drop)
+}
+
+/// The shard takes everything whose time has come.
+///
+/// # Errors
+///
+/// Those of [`step`].
+pub fn take_due<C: Carrier>(carrier: &mut C, now: Nanoseconds) -> Result<(), C::Breach> {
+    while let Some(input) = carrier.shard().pop_due(now) {
+        take(carrier, input)?;
+    }
+    Ok(())
 }
 
 fn step_once<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::Input;
-use trellis_cluster_protocol::node::{self, Parts as _, PublicationLimits};
+use trellis_cluster_protocol::node::{self, PublicationLimits, Publisher as _};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, runs};
 

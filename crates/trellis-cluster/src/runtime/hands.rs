@@ -6,13 +6,14 @@
 use std::convert::Infallible;
 use std::ops::{DerefMut, Range};
 
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Ranges};
-use trellis_cluster_protocol::node::{self, Carrier, Consistency, Order, Parts, Piggybacking, Publishes, Releases};
-use trellis_cluster_protocol::{NodeId, PageIndex, wire};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Protocol, Ranges};
+use trellis_cluster_protocol::node::{self, Carrier, Consistency, Order, Parts, Piggybacking, Publisher, Releases};
+use trellis_cluster_protocol::sync::Waiter;
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, wire};
 
 use super::diffs::Pieces;
-use super::ordered::lock;
-use super::pages::{HOLD, Shard};
+use super::ordered::{Guard, lock};
+use super::pages::{HOLD, Shard, Waiting};
 use super::{Node, SHARDS, synchronisation};
 
 /// The hands of a node. They hold a shard, or no part of it.
@@ -28,7 +29,7 @@ impl Node {
     }
 }
 
-impl<'a> Carrier for Hands<'a, &'a mut Shard> {
+impl<'a, S: DerefMut<Target = Shard>> Carrier for Hands<'a, S> {
     type Protocol = Ranges;
     type Attached = Option<Pieces<'a>>;
     type Breach = Infallible;
@@ -79,21 +80,7 @@ impl<'a> Carrier for Hands<'a, &'a mut Shard> {
         self.node.send_diffs(message, to, pieces);
         Ok(())
     }
-}
 
-impl<Held> Releases for Hands<'_, Held> {
-    type Breach = Infallible;
-
-    fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
-        lock(&self.node.consistency.state)
-    }
-
-    fn publication_is_over(&mut self, publisher: u32) {
-        self.node.waiters.signal(publisher, 0);
-    }
-}
-
-impl<'a> Publishes for Hands<'a, &'a mut Shard> {
     fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), Infallible> {
         let Hands { node, held: shard } = self;
         let protect = |page: PageIndex| node.region.downgrade(page.0 as usize, 1);
@@ -105,20 +92,49 @@ impl<'a> Publishes for Hands<'a, &'a mut Shard> {
         }
         Ok(())
     }
+
+    fn owes(&mut self, answers: u32) {
+        self.consistency().owes(answers);
+    }
+
+    fn wait_for(&mut self, page: PageIndex, waiter: Waiter) {
+        self.held.waiting.push(Waiting::Thread { page, ticket: waiter });
+    }
+
+    fn has_changed(&mut self, run: PageRange, protocol: Protocol) {
+        self.held.note_protocol(protocol);
+        self.node.open_again(&self.held, run);
+    }
 }
 
-impl Parts for Hands<'_, ()> {
-    type Held<'a> = Hands<'a, &'a mut Shard>;
-    type Synchronisation = synchronisation::State;
+impl<Held> Releases for Hands<'_, Held> {
+    fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
+        lock(&self.node.consistency.state)
+    }
+
+    fn publication_is_over(&mut self, publisher: u32) {
+        self.node.waiters.signal(publisher, 0);
+    }
+}
+
+impl<'n> Parts for Hands<'n, ()> {
+    type Held<'a>
+        = Hands<'n, Guard<'n, Shard>>
+    where
+        Self: 'a;
+    type Breach = Infallible;
 
     fn shards(&self) -> u32 {
         SHARDS
     }
 
-    fn with_shard<R>(&mut self, shard: u32, act: impl FnOnce(&mut Self::Held<'_>) -> R) -> R {
-        let mut shard = lock(&self.node.shards[shard as usize]);
-        act(&mut Hands { node: self.node, held: &mut shard })
+    fn shard(&mut self, number: u32) -> Hands<'n, Guard<'n, Shard>> {
+        Hands { node: self.node, held: lock(&self.node.shards[number as usize]) }
     }
+}
+
+impl Publisher for Hands<'_, ()> {
+    type Synchronisation = synchronisation::State;
 
     #[inline]
     fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut synchronisation::State) -> R) -> R {

@@ -77,15 +77,15 @@ impl Shard {
             let first = (range.first / config.page_bytes) as u32;
             let end = (range.end / config.page_bytes) as u32;
             for run in runs(first..end).filter(|run| shard_number(run.first()) == shard) {
-                this.change(run, range.protocol);
+                this.node.change(run, range.protocol).expect("the region's protocols were counted");
+                this.note_protocol(range.protocol);
             }
         }
         this
     }
 
-    /// These pages, all of one chunk of this shard, have another protocol from now on; see [`node::Shard::change`].
-    pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
-        self.node.change(run, protocol).expect("the region's protocols were counted");
+    /// Some pages have this protocol from now on.
+    pub(super) fn note_protocol(&mut self, protocol: Protocol) {
         self.is_timed |= is_timed(protocol);
     }
 
@@ -338,9 +338,6 @@ impl Node {
         if shard.node.timers.is_empty() {
             return;
         }
-        let now = self.now();
-        while let Some(input) = shard.node.pop_due(now) {
-            self.step(shard, input);
-        }
+        let Ok(()) = node::take_due(&mut Hands { node: self, held: shard }, self.now());
     }
 }
