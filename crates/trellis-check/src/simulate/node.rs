@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use trellis_base::Random;
 use trellis_cluster_protocol::membership::Membership;
 use trellis_cluster_protocol::node::change::Changes;
-use trellis_cluster_protocol::node::{Shard, TakeOver};
+use trellis_cluster_protocol::node::{Leaving, Shard, TakeOver};
 use trellis_cluster_protocol::sync::{Operation, Sync};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -151,8 +151,8 @@ pub(super) struct Node<N> {
     pub(super) threads: Vec<Thread>,
     pub(super) state: State,
     pub(super) paused_until: Nanoseconds,
-    /// The place of its step among those of a node that leaves.
-    pub(super) leaving: Option<usize>,
+    /// Its steps, if it leaves.
+    pub(super) leaving: Option<Leaving>,
     /// It is its turn to leave.
     pub(super) may_hand_over: bool,
     /// Every other node has said farewell.

@@ -14,6 +14,7 @@
 
 pub mod change;
 mod consistency;
+mod departure;
 mod frozen;
 mod knowledge;
 mod leaving;
@@ -28,6 +29,7 @@ mod take_over;
 mod timers;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
+pub use departure::{Awaited, Leaving, Member, members_changed};
 pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
