@@ -188,8 +188,8 @@ impl<C: Stepping> Parts for At<'_, C> {
         self.cluster.shards()
     }
 
-    fn shard(&mut self, number: u32) -> Held<'_, C> {
-        Held { cluster: self.cluster, node: self.node, page: PageIndex(number * CHUNK_PAGES) }
+    fn hold(&mut self, shard: u32) -> Held<'_, C> {
+        Held { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
     }
 }
 

@@ -12,7 +12,7 @@ use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Run
 use trellis_cluster_protocol::node::{
     self, Carrier, Consistency, Order, Parts, Piggybacking, Publisher, Releases, Shard,
 };
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync, wire};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, sync, wire};
 
 /// The size of the pages of a cluster that this one stands for.
 const PAGE_BYTES: usize = 4096;
@@ -136,21 +136,27 @@ impl Out {
 }
 
 impl Node {
-    /// The pages take one fact, with the content of the message that it is.
-    pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
+    /// This node, about to take a step.
+    pub(super) fn acting<'a>(&'a mut self, setup: &'a Setup, out: &'a mut Out) -> Acting<'a> {
+        Acting { node: self, shard: 0, setup, out }
+    }
+
+    /// The shard of `page` takes one fact, with the content of the message that it is.
+    pub(super) fn step(&mut self, setup: &Setup, page: PageIndex, input: Input, body: &Body, out: &mut Out) {
         let came = match input {
             Input::Message { message, .. } => Some((message, body)),
             _ => None,
         };
-        if let Err(what) = node::step(&mut Acting { node: self, setup, out }, input, came) {
-            out.problem(what);
-        }
+        let stepped = node::step(&mut self.acting(setup, out).hold_of(page), input, came);
+        out.check(stepped.map(drop));
     }
 }
 
 /// A node that takes a step.
 pub(super) struct Acting<'a> {
     pub(super) node: &'a mut Node,
+    /// The shard that is held.
+    shard: u32,
     pub(super) setup: &'a Setup,
     pub(super) out: &'a mut Out,
 }
@@ -161,14 +167,14 @@ impl<'a> Carrier for Acting<'a> {
     type Breach = String;
 
     fn shard(&mut self) -> &mut Shard<Running> {
-        &mut self.node.pages
+        &mut self.node.pages[self.shard as usize]
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
-        let Acting { node, setup, out } = self;
+        let Acting { node, shard, setup, out } = self;
         let Some(input) = faults::alter_input(setup.fault, node, input, out) else { return };
         let taken_anyway = faults::takes_anyway(setup, node, &input);
-        node.pages.protocol.step(0, input, effects);
+        node.pages[*shard as usize].protocol.step(0, input, effects);
         faults::alter_effects(setup.fault, setup, &input, effects);
         effects.extend(taken_anyway);
         out.tell(|| format!("n{} {}", node.me, text(&input)));
@@ -176,7 +182,7 @@ impl<'a> Carrier for Acting<'a> {
     }
 
     fn order(&mut self, effect: Effect) -> Order {
-        self.node.pages.order(effect, || 0, 0)
+        self.shard().order(effect, || 0, 0)
     }
 
     fn carry_out(&mut self, order: Order, came: Came<'a>) -> Result<(), String> {
@@ -191,7 +197,7 @@ impl<'a> Carrier for Acting<'a> {
     fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), String> {
         let Acting { node, setup, .. } = self;
         (0..setup.pages.len()).try_for_each(|place| {
-            let thought = node.pages.protocol.access(setup.page(place));
+            let thought = node.shard_of(setup.page(place)).protocol.access(setup.page(place));
             node.copies.check(node.me, place, thought, setup.marks(node.me))
         })
     }
@@ -205,7 +211,7 @@ impl<'a> Carrier for Acting<'a> {
             (views[place(page)], marked[place(page)]) = (Access::Read, false);
             Ok::<(), String>(())
         };
-        pages.look_for_stores(differs, protect, stored)?;
+        pages[self.shard as usize].look_for_stores(differs, protect, stored)?;
         if setup.fault == Fault::OpenNotCompared {
             stored.clear();
         }
@@ -213,7 +219,9 @@ impl<'a> Carrier for Acting<'a> {
     }
 
     fn owes(&mut self, answers: u32) {
-        self.node.consistency.owes(answers);
+        if self.setup.fault != Fault::OwesForOne || self.shard == 0 {
+            self.node.consistency.owes(answers);
+        }
     }
 }
 
@@ -252,17 +260,17 @@ impl Releasing for Acting<'_> {
     }
 
     fn differs(&mut self, page: PageIndex) {
-        self.node.pages.differs(page);
+        self.shard().differs(page);
     }
 
     /// The pages are protected, or stay open and are compared.
     fn notice_stores(&mut self, pages: PageRange) -> Result<(), String> {
-        let (setup, Node { pages: shard, copies, .. }) = (self.setup, &mut *self.node);
+        let (setup, Node { pages: shards, copies, .. }) = (self.setup, &mut *self.node);
         let protect = |run: PageRange| {
             run.pages().filter_map(|page| setup.place(page)).for_each(|place| copies.protect(place));
             Ok(())
         };
-        shard.downgrade(pages, protect)
+        shards[self.shard as usize].downgrade(pages, protect)
     }
 
     fn reads_late(&self) -> bool {
@@ -292,11 +300,11 @@ impl Parts for Acting<'_> {
     type Breach = String;
 
     fn shards(&self) -> u32 {
-        1
+        self.setup.shards()
     }
 
-    fn shard(&mut self, _number: u32) -> Acting<'_> {
-        Acting { node: self.node, setup: self.setup, out: self.out }
+    fn hold(&mut self, shard: u32) -> Acting<'_> {
+        Acting { node: self.node, shard, setup: self.setup, out: self.out }
     }
 }
 
@@ -311,8 +319,9 @@ impl Publisher for Acting<'_> {
         true
     }
 
-    fn is_watching(&self, _shard: u32) -> bool {
-        self.node.pages.is_watching()
+    fn is_watching(&self, shard: u32) -> bool {
+        let is_passed_over = self.setup.fault == Fault::LooksInOne && shard > 0;
+        self.node.pages[shard as usize].is_watching() && !is_passed_over
     }
 
     fn stores_in(
@@ -320,10 +329,10 @@ impl Publisher for Acting<'_> {
         pages: Range<u32>,
         mut found: impl FnMut(&mut Self, Range<u32>) -> Result<(), String>,
     ) -> Result<(), String> {
-        let first = self.node.pages.watched().next();
+        let first = self.node.pages.iter().flat_map(Shard::watched).map(PageRange::first).min();
         let is_looked_at = |page: PageIndex| match self.setup.fault {
             Fault::NoScan => false,
-            Fault::FirstChunkOnly => first.is_some_and(|chunk| chunk.contains(page)),
+            Fault::FirstChunkOnly => first.is_some_and(|first| first.0 / CHUNK_PAGES == page.0 / CHUNK_PAGES),
             _ => pages.contains(&page.0),
         };
         let all = (0..self.setup.pages.len()).filter(|&place| is_looked_at(self.setup.page(place)));

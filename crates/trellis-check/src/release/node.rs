@@ -5,14 +5,14 @@
 //! before a release, sends knowledge with every message that may release something, and applies notices before an
 //! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
-use super::effects::{Acting, Envelope, Event, Out, Packet};
+use super::effects::{Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use crate::model::twinned::{Body, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
 use trellis_cluster_protocol::node::{self, Consistency, Shard};
 use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync};
-use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageRange, wire};
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
@@ -54,8 +54,8 @@ pub struct Thread {
 pub struct Node {
     /// Its number.
     pub me: u16,
-    /// Its pages. The protocol holds none of them for a thread, so nothing is ever pending in its timers.
-    pub(super) pages: Shard<Running>,
+    /// Its pages, by shard. The protocol holds none of them for a thread, so nothing is ever pending in their timers.
+    pub(super) pages: Vec<Shard<Running>>,
     pub(super) consistency: Consistency,
     pub(super) sync: Sync,
     pub(super) copies: Twinned,
@@ -87,10 +87,13 @@ impl Node {
             call: None,
             registers: script.registers.clone(),
         };
+        let pages = |geometry| {
+            let shard = Shard::new(setup.protocol.start(geometry), geometry, NodeId(0));
+            shard.opening_after(setup.stored_in_a_row)
+        };
         Node {
             me,
-            pages: Shard::new(setup.protocol.start(setup.geometry(me)), setup.geometry(me), NodeId(0))
-                .opening_after(setup.stored_in_a_row),
+            pages: (0..setup.shards()).map(|shard| setup.geometry(me, shard)).map(pages).collect(),
             consistency: Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX),
             sync: Sync::new(NodeId(me), setup.nodes),
             copies: Twinned::new(setup.pages.len()),
@@ -140,7 +143,13 @@ impl Node {
 
     /// The current content of the page at `place`, if this node is its home.
     pub fn master(&self, setup: &Setup, place: usize) -> Option<&Page> {
-        self.pages.protocol.owns(setup.page(place)).then(|| &self.copies.bytes[place])
+        let page = setup.page(place);
+        self.shard_of(page).protocol.owns(page).then(|| &self.copies.bytes[place])
+    }
+
+    /// The shard of a page.
+    pub(super) fn shard_of(&self, page: PageIndex) -> &Shard<Running> {
+        &self.pages[page.0 as usize / CHUNK_PAGES as usize]
     }
 
     /// A thread takes its next step.
@@ -158,7 +167,7 @@ impl Node {
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
-                self.step(setup, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
+                self.step(setup, page, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
             }
             (Doing::Ready, operation) => {
                 let Some(input) = self.call_of(thread, operation) else { unreachable!("{operation:?} is a call") };
@@ -235,7 +244,7 @@ impl Node {
         } else {
             PageRange::one(page)
         };
-        self.step(setup, Input::Fault { page, write, wanted }, &Body::Nothing, out);
+        self.step(setup, page, Input::Fault { page, write, wanted }, &Body::Nothing, out);
     }
 
     /// The call that an operation is, if it is one.
@@ -289,7 +298,7 @@ impl Node {
             self.consistency.knowledge.intervals.close();
         }
         let publisher = self.threads[thread].number.into();
-        let mut acting = Acting { node: self, setup, out };
+        let mut acting = self.acting(setup, out);
         let published = node::look_for_stores(&mut acting, &mut Vec::new())
             .and_then(|()| node::publish(&mut acting, publisher, &setup.limits));
         out.check(published);
@@ -391,7 +400,7 @@ impl Node {
         let Some(notices) = self.consistency.refresh() else { return };
         let mut notices: Vec<Notice> = notices.collect();
         faults::alter_notices(setup.fault, &mut notices);
-        let applied = node::apply(&mut Acting { node: self, setup, out }, notices.into_iter());
+        let applied = node::apply(&mut self.acting(setup, out), notices.into_iter());
         out.check(applied);
     }
 
@@ -399,14 +408,14 @@ impl Node {
     pub fn deliver(&mut self, setup: &Setup, from: u16, packet: &Packet, out: &mut Out) {
         match packet {
             Packet::Page { message, body } => {
-                let arrived = Acting { node: self, setup, out }.arrive(*message, body);
+                let arrived = self.acting(setup, out).arrive(*message, body);
                 out.check(arrived);
-                self.step(setup, Input::Message { from: NodeId(from), message: *message }, body, out);
+                self.step(setup, message.page(), Input::Message { from: NodeId(from), message: *message }, body, out);
             }
             Packet::Sync { message, knowledge } => {
                 if message.releases() && setup.fault != Fault::UsesTooEarly {
                     let message = wire::Message::Sync(*message);
-                    let heard = node::hear(&mut Acting { node: self, setup, out }, NodeId(from), message, knowledge);
+                    let heard = node::hear(&mut self.acting(setup, out), NodeId(from), message, knowledge);
                     return out.check(heard);
                 }
                 if message.releases() {
@@ -434,8 +443,7 @@ impl Node {
         }
         let next = self.sync.token_goes_to(&input);
         let mut effects = Vec::new();
-        let stepped =
-            node::with_token(&mut Acting { node: self, setup, out }, &input, |sync| sync.step(input, &mut effects));
+        let stepped = node::with_token(&mut self.acting(setup, out), &input, |sync| sync.step(input, &mut effects));
         out.check(stepped);
         let goes_to = |to| effects.iter().any(|effect| goes_with(effect) == Some(to));
         if next.is_some_and(|to| !goes_to(to)) {

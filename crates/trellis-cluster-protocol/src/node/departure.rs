@@ -103,7 +103,7 @@ impl Leaving {
             }
             LeavingStep::AnswerDeferred => {
                 for number in 0..parts.shards() {
-                    let mut held = parts.shard(number);
+                    let mut held = parts.hold(number);
                     for input in held.shard().departures.take_deferred() {
                         take(&mut held, input)?;
                     }
@@ -112,7 +112,7 @@ impl Leaving {
             LeavingStep::AwaitRequests if is_alone => {}
             LeavingStep::AwaitRequests => {
                 for run in runs(0..self.pages) {
-                    let mut held = parts.shard_of(run.first());
+                    let mut held = parts.hold_of(run.first());
                     if let Some(page) = held.shard().unsettled(run) {
                         held.wait_for(page, waiter);
                         return Ok(Some(Awaited::Page(page)));
@@ -128,7 +128,7 @@ impl Leaving {
     fn name_pages<P: Member>(&self, parts: &mut P) -> Result<(), P::Breach> {
         for run in runs(0..self.pages) {
             let mut next = run.first().0;
-            while let Some(behind) = { left_behind(&parts.shard_of(run.first()).shard().protocol, run, next) } {
+            while let Some(behind) = { left_behind(&parts.hold_of(run.first()).shard().protocol, run, next) } {
                 next = behind.end();
                 parts.tell_members(membership::Input::Behind(behind))?;
             }
@@ -142,7 +142,7 @@ impl Leaving {
 fn answer_held<P: Parts>(parts: &mut P, now: Nanoseconds) -> Result<Option<Nanoseconds>, P::Breach> {
     let mut next = None;
     for number in 0..parts.shards() {
-        let mut held = parts.shard(number);
+        let mut held = parts.hold(number);
         take_due(&mut held, now)?;
         while let Some(input) = held.shard().timers.pop_held() {
             take(&mut held, input)?;
@@ -164,7 +164,7 @@ pub fn members_changed<P: Parts>(
     coordinator: NodeId,
 ) -> Result<(), P::Breach> {
     for number in 0..parts.shards() {
-        let mut held = parts.shard(number);
+        let mut held = parts.hold(number);
         match effect {
             membership::Effect::Came(node) => held.shard().departures.come(node),
             membership::Effect::Absent(node) | membership::Effect::Departs(node) => {

@@ -146,9 +146,9 @@ impl PageChange {
 
     /// Threads that need one of the pages wait from now on. Returns locked pages. Locks whose time is over end before.
     fn freeze<P: Parts>(&self, parts: &mut P, now: Nanoseconds) -> Result<Option<PageRange>, P::Breach> {
-        (0..parts.shards()).for_each(|number| parts.shard(number).shard().freeze(self.pages.clone()));
+        (0..parts.shards()).for_each(|number| parts.hold(number).shard().freeze(self.pages.clone()));
         for run in runs(self.pages.clone()) {
-            let mut held = parts.shard_of(run.first());
+            let mut held = parts.hold_of(run.first());
             take_due(&mut held, now)?;
             if let Some(locked) = held.shard().locks.in_use(run, now) {
                 return Ok(Some(locked));
@@ -164,7 +164,7 @@ impl PageChange {
             return Ok(None);
         }
         while let Some(run) = self.next_run() {
-            let mut held = parts.shard_of(run.first());
+            let mut held = parts.hold_of(run.first());
             if let Some(page) = held.shard().unsettled(run) {
                 held.wait_for(page, waiter);
                 return Ok(Some(Next::Page(page)));
@@ -173,7 +173,7 @@ impl PageChange {
         }
         self.stage = Stage::Last;
         for run in runs(self.pages.clone()) {
-            take(&mut parts.shard_of(run.first()), Fact::Close { range: run })?;
+            take(&mut parts.hold_of(run.first()), Fact::Close { range: run })?;
         }
         Ok(Some(Next::Publish))
     }
@@ -181,7 +181,7 @@ impl PageChange {
     /// Gets every page of which this node is the home, for stores, unless no node ever touched it.
     fn gather<P: Parts>(&mut self, parts: &mut P, waiter: Waiter) -> Result<Option<Next>, P::Breach> {
         while let Some(run) = self.next_run() {
-            let mut held = parts.shard_of(run.first());
+            let mut held = parts.hold_of(run.first());
             let step = match held.shard().is_home_of(run.first()) {
                 true => self.gathering.get_or_insert_with(|| Gathering::new(run)).next(held.shard()),
                 false => GatherStep::Done,
@@ -209,7 +209,7 @@ impl PageChange {
             return Ok(Some(Next::Prepare));
         }
         for run in runs(self.pages.clone()) {
-            let mut held = parts.shard_of(run.first());
+            let mut held = parts.hold_of(run.first());
             for input in held.shard().let_go(run) {
                 take(&mut held, input)?;
             }
@@ -226,8 +226,8 @@ impl PageChange {
 ///
 /// Those of [`Carrier::carry_out`].
 pub fn thaw<P: Parts>(parts: &mut P, pages: Range<u32>) -> Result<(), P::Breach> {
-    (0..parts.shards()).for_each(|number| parts.shard(number).shard().thaw());
+    (0..parts.shards()).for_each(|number| parts.hold(number).shard().thaw());
     runs(pages).try_for_each(|run| {
-        parts.shard_of(run.first()).carry_out(super::Order::CarryOut(Effect::Wake(run)), Default::default())
+        parts.hold_of(run.first()).carry_out(super::Order::CarryOut(Effect::Wake(run)), Default::default())
     })
 }

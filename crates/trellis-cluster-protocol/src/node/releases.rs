@@ -85,7 +85,7 @@ pub fn look_for_stores<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>)
         if !parts.is_watching(number) {
             continue;
         }
-        let mut held = parts.shard(number);
+        let mut held = parts.hold(number);
         held.look_for_stores(&mut stored)?;
         for page in stored.drain(..) {
             take(&mut held, Input::Stored { range: PageRange::one(page) })?;
@@ -95,7 +95,7 @@ pub fn look_for_stores<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>)
     chunks.sort_unstable_by_key(|pages| pages.first());
     for run in chunks.chunk_by(|one, next| one.end() == next.first().0) {
         parts.stores_in(run[0].first().0..run[run.len() - 1].end(), |parts, found| {
-            runs(found).try_for_each(|run| note_marked(&mut parts.shard_of(run.first()), run))
+            runs(found).try_for_each(|run| note_marked(&mut parts.hold_of(run.first()), run))
         })?;
     }
     Ok(())
@@ -119,7 +119,7 @@ fn note_marked<C: Carrier>(held: &mut C, run: PageRange) -> Result<(), C::Breach
 pub fn publish<P: Publisher>(parts: &mut P, publisher: Waiter, limits: &PublicationLimits) -> Outcome<P> {
     parts.consistency().begin(publisher);
     for number in 0..parts.shards() {
-        let mut held = parts.shard(number);
+        let mut held = parts.hold(number);
         if let Some((input, owed)) = held.shard().publish(limits) {
             held.owes(owed);
             take(&mut held, input)?;
@@ -143,9 +143,8 @@ pub fn published(releases: &mut impl Releases) {
 ///
 /// Those of [`step`].
 pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
-    notices.try_for_each(|Notice { range, stamp }| {
-        take(&mut parts.shard_of(range.first()), Input::Notice { range, stamp })
-    })
+    notices
+        .try_for_each(|Notice { range, stamp }| take(&mut parts.hold_of(range.first()), Input::Notice { range, stamp }))
 }
 
 /// Learns what is attached to a message that releases something ([`Message::releases`]). It is used now, or after what it
@@ -210,7 +209,7 @@ fn piggyback<P: Publisher>(parts: &mut P, to: NodeId) -> Outcome<P> {
         if piggybacking.is_over() {
             break;
         }
-        let mut held = parts.shard(number);
+        let mut held = parts.hold(number);
         if let Some(input) = piggybacking.of(&held.shard().protocol) {
             piggybacking.sent(step(&mut held, input, Default::default())?);
         }

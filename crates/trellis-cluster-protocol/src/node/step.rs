@@ -89,11 +89,11 @@ pub trait Parts {
     fn shards(&self) -> u32;
 
     /// Holds a shard.
-    fn shard(&mut self, number: u32) -> Self::Held<'_>;
+    fn hold(&mut self, shard: u32) -> Self::Held<'_>;
 
     /// Holds the shard of `page`.
-    fn shard_of(&mut self, page: PageIndex) -> Self::Held<'_> {
-        self.shard(page.0 / CHUNK_PAGES % self.shards())
+    fn hold_of(&mut self, page: PageIndex) -> Self::Held<'_> {
+        self.hold(page.0 / CHUNK_PAGES % self.shards())
     }
 }
 

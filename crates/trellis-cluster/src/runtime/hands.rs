@@ -128,8 +128,8 @@ impl<'n> Parts for Hands<'n, ()> {
         SHARDS
     }
 
-    fn shard(&mut self, number: u32) -> Hands<'n, Guard<'n, Shard>> {
-        Hands { node: self.node, held: lock(&self.node.shards[number as usize]) }
+    fn hold(&mut self, shard: u32) -> Hands<'n, Guard<'n, Shard>> {
+        Hands { node: self.node, held: lock(&self.node.shards[shard as usize]) }
     }
 }
 
