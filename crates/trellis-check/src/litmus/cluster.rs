@@ -254,7 +254,7 @@ impl<N: Coherence + Clone> Cluster<N> {
     }
 
     fn take(&mut self, node: u8, input: Input) {
-        let done = self.step(node.into(), input);
+        let done = self.step(node.into(), PageIndex(0), input);
         self.note(done);
         self.look_at_timers(node);
     }
@@ -316,6 +316,10 @@ impl<N: Coherence + Clone> Stepping for Cluster<N> {
 
     fn shard(&mut self, node: u16, _page: PageIndex) -> &mut Shard<N> {
         &mut self.nodes[usize::from(node)]
+    }
+
+    fn shards(&self) -> u32 {
+        1
     }
 
     fn now(&self) -> Nanoseconds {

@@ -239,7 +239,7 @@ impl Driven {
     }
 
     fn take(&mut self, node: u16, page: u32, input: Input) {
-        must(self.step_shard(node, PageIndex(page), input));
+        must(self.step(node, PageIndex(page), input));
     }
 
     fn pending<T: Ord>(&self, which: impl Fn(u16, Input, Nanoseconds) -> Option<T>) -> Vec<T> {
@@ -310,6 +310,10 @@ impl Stepping for Driven {
     fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Running> {
         let shard = self.shard_of(page);
         &mut self.nodes[usize::from(node)][shard]
+    }
+
+    fn shards(&self) -> u32 {
+        self.nodes[0].len() as u32
     }
 
     fn now(&self) -> Nanoseconds {

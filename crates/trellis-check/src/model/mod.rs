@@ -136,9 +136,7 @@ pub(crate) trait Stepping: Cluster + Sized {
     fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Self::Node>;
 
     /// The number of shards of each node.
-    fn shards(&self) -> u32 {
-        1
-    }
+    fn shards(&self) -> u32;
 
     /// The time.
     fn now(&self) -> Nanoseconds;
@@ -152,13 +150,8 @@ pub(crate) trait Stepping: Cluster + Sized {
     /// An effect is about to be carried out.
     fn note_effect(&mut self, _node: u16, _effect: Effect) {}
 
-    /// The only shard of `node` takes one fact.
-    fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
-        self.step_shard(node, PageIndex(0), input)
-    }
-
     /// The shard of `page` takes one fact.
-    fn step_shard(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
+    fn step(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
         node::step(&mut Held { cluster: self, node, page }, input, ()).map(drop)
     }
 
@@ -167,7 +160,7 @@ pub(crate) trait Stepping: Cluster + Sized {
         if let Some(range) = message.bytes() {
             self.memory().arrive(from, to, range)?;
         }
-        self.step_shard(to, message.page(), Input::Message { from: NodeId(from), message })
+        self.step(to, message.page(), Input::Message { from: NodeId(from), message })
     }
 }
 

@@ -15,7 +15,7 @@ use crate::model::{At, Stepping};
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Protocol};
 use trellis_cluster_protocol::node::change::{Ending, Input};
-use trellis_cluster_protocol::node::{self, Next, PageChange};
+use trellis_cluster_protocol::node::{self, Next, PageChange, Shard};
 use trellis_cluster_protocol::sync::{self, Contribution};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageRange};
 
@@ -71,7 +71,7 @@ impl<S: Start> World<'_, S> {
     /// to, though something about it is under way.
     pub(super) fn go_on_changing(&mut self, node: u16) -> Result<(), String> {
         let awaited = self.changing(node).awaited;
-        let shard = &self.nodes[usize::from(node)].pages;
+        let shard = self.nodes[usize::from(node)].shard(awaited.first());
         let is_awaited = |page| shard.protocol.is_pending(page) && shard.protocol.access(page) < Access::Write;
         match awaited.pages().any(is_awaited) {
             true => self.look_again(node),
@@ -133,7 +133,7 @@ impl<S: Start> World<'_, S> {
 
     fn check_settled(&mut self, node: u16) -> Result<(), String> {
         let pages = self.changing(node).pages;
-        let unsettled = self.nodes[usize::from(node)].pages.unsettled(pages);
+        let unsettled = self.nodes[usize::from(node)].shard(pages.first()).unsettled(pages);
         let what = |page| format!("node {node} says that nothing is under way, and its request for {page} is");
         unsettled.map_or(Ok(()), |page| Err(what(page)))
     }
@@ -157,7 +157,7 @@ impl<S: Start> World<'_, S> {
             }
             Next::Object(locked) => {
                 if self.start.fault() == NodeFault::AsksForFrozen {
-                    self.nodes[usize::from(node)].pages.thaw();
+                    self.nodes[usize::from(node)].pages.iter_mut().for_each(Shard::thaw);
                 }
                 let objects = locked.is_some() || self.random.once_in(OBJECTS_ONCE_IN);
                 self.changing(node).is_refused |= objects;
@@ -170,7 +170,7 @@ impl<S: Start> World<'_, S> {
             }
             Next::Gather(wanted) => {
                 if self.start.fault() != NodeFault::ChangesAway {
-                    self.step(node, node::gathering(wanted))?;
+                    self.step(node, wanted.first(), node::gathering(wanted))?;
                 }
                 self.await_pages(node, wanted, NodeFault::ChangesAway)
             }

@@ -31,7 +31,7 @@ impl<S: Start> World<'_, S> {
             // A program may announce what it then does not touch.
             let layout = self.scenario.layout;
             let wanted = PageRange::one(layout.page(self.members.random.below(u64::from(layout.places())) as u32));
-            self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
+            self.step(node, wanted.first(), Input::Prefetch { wanted, write: true, announced: true })?;
         }
         self.take_over(node)
     }
@@ -82,7 +82,7 @@ impl<S: Start> World<'_, S> {
                 Some(Taking::Done) => return self.member(node, Fact::TookOver),
                 Some(_) if self.start.fault() == NodeFault::TakesNothing => {}
                 Some(Taking::Announce(wanted)) => {
-                    self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
+                    self.step(node, wanted.first(), Input::Prefetch { wanted, write: true, announced: true })?;
                 }
                 Some(Taking::Page(page)) => self.let_taker_pull(node, page),
             }
@@ -107,7 +107,8 @@ impl<S: Start> World<'_, S> {
 impl<S: Start> Member for At<'_, World<'_, S>> {
     fn pass_tokens_on(&mut self) -> Result<(), String> {
         let At { cluster, node } = self;
-        if let Some(range) = cluster.nodes[usize::from(*node)].pages.locks.any_in_use(cluster.now) {
+        let mut shards = cluster.nodes[usize::from(*node)].pages.iter();
+        if let Some(range) = shards.find_map(|shard| shard.locks.any_in_use(cluster.now)) {
             return Err(format!("node {node} leaves while its program locks {range}"));
         }
         match cluster.start.fault() {

@@ -10,7 +10,7 @@ use trellis_cluster_protocol::membership::Membership;
 use trellis_cluster_protocol::node::change::Changes;
 use trellis_cluster_protocol::node::{Leaving, Shard, TakeOver};
 use trellis_cluster_protocol::sync::{Operation, Sync};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// One thing that a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +144,8 @@ pub(super) enum State {
 
 /// A node.
 pub(super) struct Node<N> {
-    /// The protocol of all pages, and what surrounds it.
-    pub(super) pages: Shard<N>,
+    /// Its pages, by shard: the protocols, and what surrounds them.
+    pub(super) pages: Vec<Shard<N>>,
     pub(super) sync: Sync,
     pub(super) membership: Option<Membership>,
     pub(super) threads: Vec<Thread>,
@@ -169,7 +169,7 @@ pub(super) struct Node<N> {
 }
 
 impl<N> Node<N> {
-    pub(super) fn new(me: u16, founders: u16, pages: Shard<N>) -> Node<N> {
+    pub(super) fn new(me: u16, founders: u16, pages: Vec<Shard<N>>) -> Node<N> {
         let state = if me < founders { State::Present } else { State::Absent };
         Node {
             pages,
@@ -188,6 +188,17 @@ impl<N> Node<N> {
             changing: None,
             passed: BTreeSet::new(),
         }
+    }
+
+    /// The shard of a page.
+    pub(super) fn shard(&self, page: PageIndex) -> &Shard<N> {
+        &self.pages[(page.0 / CHUNK_PAGES) as usize % self.pages.len()]
+    }
+
+    /// The same, to change it.
+    pub(super) fn shard_mut(&mut self, page: PageIndex) -> &mut Shard<N> {
+        let shards = self.pages.len();
+        &mut self.pages[(page.0 / CHUNK_PAGES) as usize % shards]
     }
 
     pub(super) fn is_present(&self) -> bool {

@@ -14,9 +14,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The effects of a step for which there is room from the start.
-const ROOM: usize = 256;
-
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shard<C> {
@@ -85,7 +82,7 @@ impl<C: Coherence> Shard<C> {
             timers: Timers::default(),
             locks: RangeLocks::default(),
             departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
-            effects: Vec::with_capacity(ROOM),
+            effects: Vec::new(),
             conclusions: Vec::new(),
             marks: geometry.marks.then(|| Box::new(Marks::new(&geometry, STORED_IN_A_ROW))),
             frozen: 0..0,
