@@ -9,7 +9,7 @@
 //!   delivers a message with the bytes that travel with it. The explorer, the litmus tests, the simulator and
 //!   [`Driven`], which tests drive, are such clusters.
 //! - Under release consistency [`twinned`] has the views, bytes and twins of one node, because no rule is about
-//!   several. [`twinned::Releasing::carry_out`] and [`twinned::Releasing::arrive`] are the same for them.
+//!   several. [`twinned::Releasing::obey`] and [`twinned::Releasing::arrive`] are the same for them.
 //!
 //! Promises: orders are carried out one after the other, and each is checked when it is carried out. Bytes of
 //! sequentially consistent pages are taken from the supplier when their message arrives, which the contract allows. It

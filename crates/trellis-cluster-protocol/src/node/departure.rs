@@ -13,17 +13,9 @@ use crate::sync::Waiter;
 /// A node that may join and leave.
 pub trait Member: Parts {
     /// Passes on the tokens that it has ([`crate::sync::Input::Depart`]).
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
     fn pass_tokens_on(&mut self) -> Result<(), Self::Breach>;
 
     /// The membership takes this fact.
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
     fn tell_members(&mut self, fact: membership::Input) -> Result<(), Self::Breach>;
 
     /// Whether a step is over that waits for other nodes: [`LeavingStep::AwaitTurn`], [`LeavingStep::AwaitSynchronisation`],
@@ -63,10 +55,6 @@ impl Leaving {
     }
 
     /// Goes on as far as it can. Returns what it waits for; `None` when nothing is left to do. `waiter` is its thread.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`super::step`].
     pub fn go_on<P: Member>(
         &mut self,
         parts: &mut P,
@@ -154,10 +142,6 @@ fn answer_held<P: Parts>(parts: &mut P, now: Nanoseconds) -> Result<Option<Nanos
 
 /// What an effect of the membership means for the pages. `coordinator` takes over what a node leaves behind. After
 /// [`membership::Effect::Departs`] nothing more is sent to the node.
-///
-/// # Errors
-///
-/// Those of [`super::step`].
 pub fn members_changed<P: Parts>(
     parts: &mut P,
     effect: membership::Effect,

@@ -99,10 +99,6 @@ impl PageChange {
     }
 
     /// Takes how the last step ended, and returns the next one. `waiter` is the thread.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`super::step`].
     pub fn go_on<P: Parts>(
         &mut self,
         parts: &mut P,
@@ -221,10 +217,6 @@ impl PageChange {
 }
 
 /// Thaws all pages, and wakes the threads that wait for one of `pages`.
-///
-/// # Errors
-///
-/// Those of [`Carrier::carry_out`].
 pub fn thaw<P: Parts>(parts: &mut P, pages: Range<u32>) -> Result<(), P::Breach> {
     (0..parts.shards()).for_each(|number| parts.hold(number).shard().thaw());
     runs(pages).try_for_each(|run| {

@@ -41,10 +41,6 @@ pub trait Publisher: Parts + Releases {
     fn is_watching(&self, shard: u32) -> bool;
 
     /// Passes to `found` those of `pages` that the kernel marked.
-    ///
-    /// # Errors
-    ///
-    /// Those of `found`.
     fn stores_in(
         &mut self,
         pages: Range<u32>,
@@ -55,17 +51,9 @@ pub trait Publisher: Parts + Releases {
     fn piggybacking(&self, to: NodeId) -> Piggybacking;
 
     /// Uses a message about objects or the heap.
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
     fn use_message(&mut self, from: NodeId, message: Message) -> Result<(), Self::Breach>;
 
     /// No correct peer sends this.
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
     fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), Self::Breach>;
 }
 
@@ -74,10 +62,6 @@ type Outcome<P> = Result<(), <P as Parts>::Breach>;
 
 /// Tells the protocols which pages were stored to: they stay open and differ from their twins, or the kernel marked them.
 /// `chunks` is room for the pages at which the kernel looks.
-///
-/// # Errors
-///
-/// Those of [`step`].
 pub fn look_for_stores<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
     chunks.clear();
     let mut stored = Vec::new();
@@ -112,10 +96,6 @@ fn note_marked<C: Carrier>(held: &mut C, run: PageRange) -> Result<(), C::Breach
 }
 
 /// Every shard publishes; thread `publisher` waits until the publication is over.
-///
-/// # Errors
-///
-/// Those of [`step`].
 pub fn publish<P: Publisher>(parts: &mut P, publisher: Waiter, limits: &PublicationLimits) -> Outcome<P> {
     parts.consistency().begin(publisher);
     for number in 0..parts.shards() {
@@ -138,10 +118,6 @@ pub fn published(releases: &mut impl Releases) {
 }
 
 /// Applies what was released to this node ([`Consistency::refresh`]).
-///
-/// # Errors
-///
-/// Those of [`step`].
 pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
     notices
         .try_for_each(|Notice { range, stamp }| take(&mut parts.hold_of(range.first()), Input::Notice { range, stamp }))
@@ -149,10 +125,6 @@ pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Noti
 
 /// Learns what is attached to a message that releases something ([`Message::releases`]). It is used now, or after what it
 /// depends on; earlier messages may have waited for what was learnt.
-///
-/// # Errors
-///
-/// Those of [`Publisher::use_message`] and [`Publisher::refuse`].
 pub fn hear<P: Publisher>(parts: &mut P, from: NodeId, message: Message, attached: &[u8]) -> Outcome<P> {
     let heard = parts.consistency().knowledge.hear(from, message, attached);
     let mut next = heard.transpose().map(|heard| (from, heard));
@@ -171,10 +143,6 @@ pub fn hear<P: Publisher>(parts: &mut P, from: NodeId, message: Message, attache
 ///
 /// They are sent while the objects are not held, so a node may request the lock meanwhile, or a thread may take it. These
 /// pages then arrive like a message that was overtaken, which the protocols allow.
-///
-/// # Errors
-///
-/// Those of [`step`].
 #[inline]
 pub fn with_token<P: Publisher, R>(
     parts: &mut P,

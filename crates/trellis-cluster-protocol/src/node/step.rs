@@ -2,7 +2,7 @@
 //!
 //! Promises: effects are carried out in the order in which the protocol decided them, while the shard is held. What the
 //! shard itself concludes follows in the same step: changes of pages that were inspected, and the answers of departed nodes.
-//! It must never step another shard, and never allocate.
+//! It must never step another shard. The room for effects is kept, so that a step allocates only when it needs more.
 
 use super::{Order, Shard};
 use crate::Nanoseconds;
@@ -15,9 +15,9 @@ use alloc::vec::Vec;
 pub trait Carrier {
     /// The protocol of its pages.
     type Protocol: Coherence;
-    /// What came with a message besides its header: diffs, or the bytes of a page. By default nothing.
+    /// What came with a message: diffs, or the bytes of a page. By default nothing.
     type Attached: Copy + Default;
-    /// Why a step ends early. A checker ends one that breaks a rule; a runtime ends none.
+    /// Why a step ends early: the error of everything here. A checker ends a step that breaks a rule; a runtime ends none.
     type Breach;
 
     /// The shard.
@@ -30,17 +30,9 @@ pub trait Carrier {
     fn order(&mut self, effect: Effect) -> Order;
 
     /// Carries out an order.
-    ///
-    /// # Errors
-    ///
-    /// The order breaks a rule.
     fn carry_out(&mut self, order: Order, attached: Self::Attached) -> Result<(), Self::Breach>;
 
     /// Sends a message with the same diffs to one node or to several.
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
     fn send_diffs(
         &mut self,
         message: Message,
@@ -58,10 +50,6 @@ pub trait Carrier {
     }
 
     /// Under release consistency: passes to [`Shard::look_for_stores`] how pages are compared and protected.
-    ///
-    /// # Errors
-    ///
-    /// As [`Carrier::carry_out`].
     fn look_for_stores(&mut self, _stored: &mut Vec<PageIndex>) -> Result<(), Self::Breach> {
         Ok(())
     }
@@ -98,10 +86,6 @@ pub trait Parts {
 }
 
 /// The shard takes one fact, with what came with it. Returns the number of messages that it sent.
-///
-/// # Errors
-///
-/// Those of [`Carrier::carry_out`].
 #[inline]
 pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {
     let mut sent = step_once(carrier, input, attached)?;
@@ -112,19 +96,11 @@ pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) ->
 }
 
 /// The shard takes a fact with which nothing came.
-///
-/// # Errors
-///
-/// Those of [`step`].
 pub fn take<C: Carrier>(carrier: &mut C, input: Input) -> Result<(), C::Breach> {
     step(carrier, input, C::Attached::default()).map(drop)
 }
 
 /// The shard takes everything whose time has come.
-///
-/// # Errors
-///
-/// Those of [`step`].
 pub fn take_due<C: Carrier>(carrier: &mut C, now: Nanoseconds) -> Result<(), C::Breach> {
     while let Some(input) = carrier.shard().pop_due(now) {
         take(carrier, input)?;
@@ -195,5 +171,24 @@ fn receiver(effect: &Effect) -> Option<NodeId> {
     match effect {
         Effect::Send { to, .. } | Effect::SendTwins { to, .. } => Some(*to),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(first: u32, count: u32) -> PageRange {
+        PageRange::new(PageIndex(first), count).expect("pages of one chunk")
+    }
+
+    #[test]
+    fn neighbouring_runs_are_joined_in_one_chunk() {
+        let effects = [(3, 2), (5, 1), (6, 1), (8, 1)].map(|(first, count)| Effect::Revoke(run(first, count)));
+        assert_eq!(joined(&effects), (Effect::Revoke(run(3, 4)), 3));
+        let over_chunks = [run(CHUNK_PAGES - 1, 1), run(CHUNK_PAGES, 1)].map(Effect::Downgrade);
+        assert_eq!(joined(&over_chunks), (over_chunks[0], 1));
+        let of_two_kinds = [Effect::Revoke(run(3, 1)), Effect::Downgrade(run(4, 1))];
+        assert_eq!(joined(&of_two_kinds), (of_two_kinds[0], 1));
     }
 }
