@@ -12,12 +12,13 @@ use super::node::{Action, Doing};
 use super::node_faults::NodeFault;
 use super::world::World;
 use crate::model::{At, Stepping};
+use std::ops::Range;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Protocol};
 use trellis_cluster_protocol::node::change::{Ending, Input};
 use trellis_cluster_protocol::node::{self, Next, PageChange, Shard};
 use trellis_cluster_protocol::sync::{self, Contribution};
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageRange};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, runs};
 
 /// The first number of barriers and words of changes.
 const FIRST_NUMBER: u64 = 1 << 32;
@@ -35,7 +36,7 @@ pub(super) struct Changing {
     thread: u8,
     turn: u32,
     change: PageChange,
-    pages: PageRange,
+    pages: Range<u32>,
     protocol: Protocol,
     /// The call of the barrier to which this node came last, and whether all have come.
     barrier: (u32, bool),
@@ -46,8 +47,8 @@ pub(super) struct Changing {
 }
 
 impl<S: Start> World<'_, S> {
-    /// A thread gives the pages of `range` another protocol, for the n-th time.
-    pub(super) fn begin_change(&mut self, node: u16, index: u8, pages: PageRange, turn: u32) -> Result<(), String> {
+    /// A thread gives `pages` another protocol, for the n-th time.
+    pub(super) fn begin_change(&mut self, node: u16, index: u8, pages: Range<u32>, turn: u32) -> Result<(), String> {
         // The same at every node.
         let mut random = Random::for_purpose(self.scenario.seed.number, FIRST_NUMBER | u64::from(turn));
         // Threads that lock pages go on doing so.
@@ -58,11 +59,12 @@ impl<S: Start> World<'_, S> {
         let differs = random.once_in(DIFFERS_ONCE_IN) && node + 1 == self.scenario.founders && node > 0;
         let proposal = (u64::from(turn) + 1) * 2 + u64::from(differs);
         let protocol = if differs { other } else { protocol };
-        let (changes, what) = (self.nodes[usize::from(node)].changes, (pages.first().0..pages.end(), protocol));
+        let (changes, what) = (self.nodes[usize::from(node)].changes, (pages.clone(), protocol));
         let begun = PageChange::begin(&changes, NodeId(node), what, proposal, FIRST_NUMBER);
         let (change, next) = begun.ok_or("the numbers of barriers are used up")?;
         let (barrier, is_refused) = ((0, true), differs);
-        let changing = Changing { thread: index, turn, change, pages, protocol, barrier, is_refused, awaited: pages };
+        let awaited = PageRange::one(PageIndex(pages.start));
+        let changing = Changing { thread: index, turn, change, pages, protocol, barrier, is_refused, awaited };
         self.nodes[usize::from(node)].changing = Some(changing);
         self.follow(node, next)
     }
@@ -132,8 +134,9 @@ impl<S: Start> World<'_, S> {
     }
 
     fn check_settled(&mut self, node: u16) -> Result<(), String> {
-        let pages = self.changing(node).pages;
-        let unsettled = self.nodes[usize::from(node)].shard(pages.first()).unsettled(pages);
+        let pages = self.changing(node).pages.clone();
+        let node_of = &self.nodes[usize::from(node)];
+        let unsettled = runs(pages).find_map(|run| node_of.shard(run.first()).unsettled(run));
         let what = |page| format!("node {node} says that nothing is under way, and its request for {page} is");
         unsettled.map_or(Ok(()), |page| Err(what(page)))
     }
@@ -176,8 +179,8 @@ impl<S: Start> World<'_, S> {
             }
             Next::Publish => self.proceed(node, Input::Done),
             Next::Prepare => {
-                let Changing { pages, protocol, .. } = *self.changing(node);
-                self.recorder.note(self.now, || format!("n{node} changes {pages} to {protocol}"));
+                let (pages, protocol) = (self.changing(node).pages.clone(), self.changing(node).protocol);
+                self.recorder.note(self.now, || format!("n{node} changes {pages:?} to {protocol}"));
                 self.check_settled(node)?;
                 self.proceed(node, Input::Done)
             }
@@ -247,19 +250,19 @@ impl<S: Start> World<'_, S> {
             Ending::Agreed { objections, .. } => objections == 0,
             Ending::GivenUp { .. } => false,
             Ending::Disagree => {
-                return Err(format!("node {node} does not know whether the others have changed {pages}"));
+                return Err(format!("node {node} does not know whether the others have changed {pages:?}"));
             }
         };
         self.recorder.note(self.now, || format!("n{node} ends change {turn}: {ending:?}"));
         if has_changed && is_refused {
-            return Err(format!("node {node} changes {pages}, to which it objected, or otherwise than the others"));
+            return Err(format!("node {node} changes {pages:?}, to which it objected, or otherwise than the others"));
         }
         let others = *self.changed.entry(turn).or_insert(has_changed);
         if others != has_changed {
-            return Err(format!("change {turn} of {pages}: some nodes have changed, and others have not"));
+            return Err(format!("change {turn} of {pages:?}: some nodes have changed, and others have not"));
         }
         if self.start.fault() != NodeFault::StaysFrozen {
-            node::thaw(&mut At { cluster: self, node }, pages.first().0..pages.end())?;
+            node::thaw(&mut At { cluster: self, node }, pages)?;
         }
         self.go_on(node, thread);
         Ok(())

@@ -43,8 +43,8 @@ pub(super) enum Action {
         write: bool,
         announced: bool,
     },
-    /// Changes the protocol of a range, together with the other nodes, for the n-th time.
-    Change(PageRange, u32),
+    /// Changes the protocol of the pages from the first up to the number, together with the other nodes, for the n-th time.
+    Change(PageIndex, u32, u32),
     /// Goes on with that.
     GoOnChanging,
     /// Gets a page for stores and does nothing with it.

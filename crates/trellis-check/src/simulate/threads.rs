@@ -95,7 +95,7 @@ impl<S: Start> World<'_, S> {
                 self.go_on(node, index);
                 Ok(())
             }
-            Action::Change(pages, turn) => self.begin_change(node, index, pages, turn),
+            Action::Change(first, end, turn) => self.begin_change(node, index, first.0..end, turn),
             Action::GoOnChanging => self.go_on_changing(node),
         }
     }
