@@ -30,5 +30,5 @@ pub mod prefetch;
 pub mod sync;
 pub mod wire;
 
-pub use page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, PageSet};
+pub use page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, PageSet, runs};
 pub use trellis_base::Nanoseconds;

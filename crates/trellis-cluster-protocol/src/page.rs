@@ -315,6 +315,16 @@ impl NodeSets {
     }
 }
 
+/// The runs, of one chunk each and in ascending order, that together are `pages`.
+pub fn runs(pages: core::ops::Range<u32>) -> impl Iterator<Item = PageRange> {
+    let mut next = pages.start;
+    core::iter::from_fn(move || {
+        let run = (next < pages.end).then(|| PageRange::around(PageIndex(next), next, pages.end))?;
+        next = run.end();
+        Some(run)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -360,5 +370,13 @@ mod tests {
         assert!(sets.is_empty_but(0, &[]) && sets.is_empty_but(2, &[]));
         sets.clear(1);
         assert!(sets.is_empty_but(1, &[]));
+    }
+
+    #[test]
+    fn runs_stay_inside_their_chunks_and_cover_everything() {
+        let pieces = |pages| runs(pages).map(|run| (run.first().0, run.end())).collect::<alloc::vec::Vec<_>>();
+        assert_eq!(pieces(500..1030), [(500, 512), (512, 1024), (1024, 1030)]);
+        assert_eq!(pieces(3..4), [(3, 4)]);
+        assert_eq!(pieces(7..7), []);
     }
 }

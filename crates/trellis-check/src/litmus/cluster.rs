@@ -78,7 +78,6 @@ pub(super) struct Cluster<N> {
     pub(super) pages: u8,
     /// The locations of each page.
     words_of: [Set; PAGES_MAX],
-    effects: Vec<Effect>,
     /// The first breach of the contract.
     pub(super) problem: Option<String>,
     pub(super) trace: Option<Vec<String>>,
@@ -99,7 +98,6 @@ impl<N: Coherence + Clone> Cluster<N> {
             now: 0,
             pages: 0,
             words_of: [0; PAGES_MAX],
-            effects: Vec::with_capacity(64),
             problem: None,
             trace: None,
         }
@@ -115,7 +113,6 @@ impl<N: Coherence + Clone> Cluster<N> {
         self.clear_threads();
         self.open = 0;
         self.messages.clear();
-        self.effects.clear();
         self.now = 0;
         self.pages = pages;
         self.words_of = [0; PAGES_MAX];
@@ -257,7 +254,7 @@ impl<N: Coherence + Clone> Cluster<N> {
     }
 
     fn take(&mut self, node: u8, input: Input) {
-        let done = self.step(node.into(), input);
+        let done = self.step(node.into(), PageIndex(0), input);
         self.note(done);
         self.look_at_timers(node);
     }
@@ -321,6 +318,10 @@ impl<N: Coherence + Clone> Stepping for Cluster<N> {
         &mut self.nodes[usize::from(node)]
     }
 
+    fn shards(&self) -> u32 {
+        1
+    }
+
     fn now(&self) -> Nanoseconds {
         self.now
     }
@@ -328,10 +329,6 @@ impl<N: Coherence + Clone> Stepping for Cluster<N> {
     fn order(&mut self, node: u16, _page: PageIndex, effect: Effect) -> Order {
         let now = self.now;
         self.nodes[usize::from(node)].order(effect, || now, HOLD_MAX)
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.effects
     }
 
     fn note_input(&mut self, node: u16, input: Input) {

@@ -74,7 +74,6 @@ pub struct Driven {
     last_call: u32,
     /// How often a node received a page, or the right to store to it.
     grants: BTreeMap<(u32, u16), u64>,
-    effects: Vec<Effect>,
     /// The messages under way, the oldest first.
     pub under_way: Vec<Envelope>,
     /// By node, the threads that wait.
@@ -101,7 +100,6 @@ impl Driven {
             values: 0,
             last_call: 0,
             grants: BTreeMap::new(),
-            effects: Vec::new(),
             under_way: Vec::new(),
             waiting: vec![Vec::new(); usize::from(nodes)],
             calls: Vec::new(),
@@ -241,7 +239,7 @@ impl Driven {
     }
 
     fn take(&mut self, node: u16, page: u32, input: Input) {
-        must(self.step_shard(node, PageIndex(page), input));
+        must(self.step(node, PageIndex(page), input));
     }
 
     fn pending<T: Ord>(&self, which: impl Fn(u16, Input, Nanoseconds) -> Option<T>) -> Vec<T> {
@@ -314,6 +312,10 @@ impl Stepping for Driven {
         &mut self.nodes[usize::from(node)][shard]
     }
 
+    fn shards(&self) -> u32 {
+        self.nodes[0].len() as u32
+    }
+
     fn now(&self) -> Nanoseconds {
         self.now
     }
@@ -321,10 +323,6 @@ impl Stepping for Driven {
     fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
         let now = self.now;
         self.shard(node, page).order(effect, || now, 0)
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.effects
     }
 
     fn note_input(&mut self, node: u16, input: Input) {

@@ -9,7 +9,7 @@
 //!   delivers a message with the bytes that travel with it. The explorer, the litmus tests, the simulator and
 //!   [`Driven`], which tests drive, are such clusters.
 //! - Under release consistency [`twinned`] has the views, bytes and twins of one node, because no rule is about
-//!   several. [`twinned::Releasing::carry_out`] and [`twinned::Releasing::arrive`] are the same for them.
+//!   several. [`twinned::Releasing::obey`] and [`twinned::Releasing::arrive`] are the same for them.
 //!
 //! Promises: orders are carried out one after the other, and each is checked when it is carried out. Bytes of
 //! sequentially consistent pages are taken from the supplier when their message arrives, which the contract allows. It
@@ -24,8 +24,8 @@ pub use driven::{Alarm, Call, Driven, Envelope, Outcome, Waiting};
 pub(crate) use memory::{ABSENT, First, Layout, Memory};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_cluster_protocol::node::{Order, Shard};
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::{self, Carrier, Order, Parts, Shard};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
 
 /// The part of a cluster that differs between schedulers: threads, links and time.
@@ -128,12 +128,15 @@ pub(crate) trait Cluster {
 }
 
 /// A cluster that has the shards of its nodes, and steps them one after the other.
-pub(crate) trait Stepping: Cluster {
+pub(crate) trait Stepping: Cluster + Sized {
     /// The protocol of the nodes.
     type Node: Coherence;
 
     /// The shard of `node` that `page` belongs to.
     fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Self::Node>;
+
+    /// The number of shards of each node.
+    fn shards(&self) -> u32;
 
     /// The time.
     fn now(&self) -> Nanoseconds;
@@ -141,48 +144,87 @@ pub(crate) trait Stepping: Cluster {
     /// The order of the shard for an effect.
     fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order;
 
-    /// A list that is reused for effects; empty.
-    fn effects(&mut self) -> &mut Vec<Effect>;
-
     /// A shard is about to take this fact.
     fn note_input(&mut self, _node: u16, _input: Input) {}
 
     /// An effect is about to be carried out.
     fn note_effect(&mut self, _node: u16, _effect: Effect) {}
 
-    /// The only shard of `node` takes one fact.
-    fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
-        self.step_shard(node, PageIndex(0), input)
+    /// The shard of `page` takes one fact.
+    fn step(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
+        node::step(&mut Held { cluster: self, node, page }, input, ()).map(drop)
     }
 
-    /// The shard of `page` takes one fact, and then what departed nodes would answer.
-    fn step_shard(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
-        self.step_shard_once(node, page, input)?;
-        while let Some(answer) = self.shard(node, page).next_answer() {
-            self.step_shard_once(node, page, answer)?;
+    /// A message arrives: first its bytes, then the message itself.
+    fn hand_over(&mut self, from: u16, to: u16, message: Message) -> Result<(), String> {
+        if let Some(range) = message.bytes() {
+            self.memory().arrive(from, to, range)?;
         }
-        Ok(())
+        self.step(to, message.page(), Input::Message { from: NodeId(from), message })
+    }
+}
+
+/// A node of a cluster.
+pub(crate) struct At<'a, C> {
+    pub(crate) cluster: &'a mut C,
+    pub(crate) node: u16,
+}
+
+impl<C: Stepping> Parts for At<'_, C> {
+    type Held<'a>
+        = Held<'a, C>
+    where
+        Self: 'a;
+    type Breach = String;
+
+    fn shards(&self) -> u32 {
+        self.cluster.shards()
     }
 
-    #[inline]
-    fn step_shard_once(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
-        self.note_input(node, input);
-        let (now, mut effects) = (self.now(), std::mem::take(self.effects()));
-        self.shard(node, page).protocol.step(now, input, &mut effects);
-        let done = self.carry_out_all(node, page, &effects);
-        effects.clear();
-        *self.effects() = effects;
-        done
+    fn hold(&mut self, shard: u32) -> Held<'_, C> {
+        Held { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
+    }
+}
+
+/// A shard of a node.
+pub(crate) struct Held<'a, C> {
+    cluster: &'a mut C,
+    node: u16,
+    /// A page of the shard.
+    page: PageIndex,
+}
+
+impl<C: Stepping> Carrier for Held<'_, C> {
+    type Protocol = C::Node;
+    type Attached = ();
+    type Breach = String;
+
+    fn shard(&mut self) -> &mut Shard<C::Node> {
+        self.cluster.shard(self.node, self.page)
     }
 
-    /// Carries out all effects of a step. The views must then be what the protocol takes them for.
-    fn carry_out_all(&mut self, node: u16, page: PageIndex, effects: &[Effect]) -> Result<(), String> {
-        for &effect in effects {
-            self.note_effect(node, effect);
-            let order = self.order(node, page, effect);
-            self.carry_out(node, order)?;
-        }
-        if !self.memory().is_checked() {
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        self.cluster.note_input(self.node, input);
+        let now = self.cluster.now();
+        self.shard().protocol.step(now, input, effects);
+    }
+
+    fn order(&mut self, effect: Effect) -> Order {
+        self.cluster.note_effect(self.node, effect);
+        self.cluster.order(self.node, self.page, effect)
+    }
+
+    fn carry_out(&mut self, order: Order, (): ()) -> Result<(), String> {
+        self.cluster.carry_out(self.node, order)
+    }
+
+    fn send_diffs(&mut self, message: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), String> {
+        Err(format!("node {} sends what belongs to release consistency: {message}", self.node))
+    }
+
+    /// The views must be what the protocol takes them for.
+    fn has_carried_out(&mut self, effects: &[Effect]) -> Result<(), String> {
+        if !self.cluster.memory().is_checked() {
             return Ok(());
         }
         for effect in effects {
@@ -194,18 +236,10 @@ pub(crate) trait Stepping: Cluster {
                 continue;
             };
             for page in range.pages() {
-                let thought = self.shard(node, page).protocol.access(page);
-                check_thought(node, page.0, thought, self.memory().view(node, page))?;
+                let thought = self.shard().protocol.access(page);
+                check_thought(self.node, page.0, thought, self.cluster.memory().view(self.node, page))?;
             }
         }
         Ok(())
-    }
-
-    /// A message arrives: first its bytes, then the message itself.
-    fn hand_over(&mut self, from: u16, to: u16, message: Message) -> Result<(), String> {
-        if let Some(range) = message.bytes() {
-            self.memory().arrive(from, to, range)?;
-        }
-        self.step_shard(to, message.page(), Input::Message { from: NodeId(from), message })
     }
 }

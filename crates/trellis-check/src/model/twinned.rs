@@ -9,7 +9,8 @@
 use super::views::{Change, check_change, check_thought};
 use crate::release::Fault;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Effect, Input, Message};
+use trellis_cluster_protocol::coherence::{Effect, Message};
+use trellis_cluster_protocol::node::Order;
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
 
 /// The number of words of a page.
@@ -95,28 +96,8 @@ impl Twinned {
     }
 }
 
-/// An input whose effects are being carried out.
-#[derive(Debug)]
-pub struct Handling<'a> {
-    /// The message that came, and its content.
-    came: Option<Message>,
-    body: &'a Body,
-    /// The last message with diffs that was sent; the same diffs may go to several nodes.
-    last: Option<(Message, Vec<Diff>)>,
-    /// Pages that were inspected, and differ from their twins: [`Input::Changed`] follows for each.
-    pub changed: Vec<PageIndex>,
-}
-
-impl<'a> Handling<'a> {
-    /// Nothing has been carried out yet.
-    pub fn new(input: Input, body: &'a Body) -> Handling<'a> {
-        let came = match input {
-            Input::Message { message, .. } => Some(message),
-            _ => None,
-        };
-        Handling { came, body, last: None, changed: Vec::new() }
-    }
-}
+/// The message that came, and its content.
+pub type Came<'a> = Option<(Message, &'a Body)>;
 
 /// A node with release consistency: what a scheduler adds to its pages.
 pub trait Releasing {
@@ -140,6 +121,9 @@ pub trait Releasing {
 
     /// A shard has published.
     fn published(&mut self);
+
+    /// A page that was inspected differs from its twin.
+    fn differs(&mut self, page: PageIndex);
 
     /// Stores to these pages must be noticed from now on.
     fn notice_stores(&mut self, pages: PageRange) -> Result<(), String> {
@@ -181,14 +165,44 @@ pub trait Releasing {
         Ok(())
     }
 
+    /// Carries out an order of the shard.
+    fn obey(&mut self, order: Order, came: Came<'_>) -> Result<(), String> {
+        match order {
+            Order::CarryOut(effect) => self.change(effect, came),
+            Order::Send { to, message } => {
+                let body = match message.bytes().or(message.piggybacked().map(PageRange::one)) {
+                    Some(_) if message.bytes().is_some() && self.reads_late() => Body::Late,
+                    Some(range) => Body::Pages(self.pages_of(range, |copies, place| copies.bytes[place])),
+                    None => Body::Nothing,
+                };
+                self.send(to, message, body);
+                Ok(())
+            }
+            other => Err(format!("node {} orders what belongs to other protocols: {other:?}", self.me())),
+        }
+    }
+
+    /// Sends diffs that came, or of what this node stored.
+    fn send_all(&mut self, sent: Message, to: impl Iterator<Item = NodeId>, came: Came<'_>) {
+        let pages = sent.diffs().expect("only a message with diffs goes to several nodes");
+        let diffs: Vec<Diff> = match came.and_then(|(message, body)| message.diffs().zip(Some(body))) {
+            Some((all, Body::Diffs(diffs))) if all.covers(pages) => {
+                let of = |page: PageIndex| all.pages().position(|other| other == page).expect("it is covered");
+                pages.pages().map(|page| diffs[of(page)].clone()).collect()
+            }
+            _ => {
+                let fault = self.fault();
+                let diff = |page| self.place(page).map_or(Diff::new(), |place| self.copies().diff(place, fault));
+                pages.pages().map(diff).collect()
+            }
+        };
+        to.for_each(|to| self.send(to, sent, Body::Diffs(diffs.clone())));
+    }
+
     /// Carries out an effect of the protocol.
-    fn carry_out(&mut self, effect: Effect, handling: &mut Handling<'_>) -> Result<(), String> {
+    fn change(&mut self, effect: Effect, came: Came<'_>) -> Result<(), String> {
         let me = self.me();
         match effect {
-            Effect::Send { to, message } => {
-                let body = self.body_of(message, handling);
-                self.send(to, message, body);
-            }
             Effect::SendTwins { to, message } => {
                 let range = message.bytes().unwrap_or(PageRange::one(message.page()));
                 let body = Body::Pages(self.pages_of(range, |copies, place| copies.twins[place]));
@@ -197,7 +211,9 @@ pub trait Releasing {
             Effect::Inspect(page) => {
                 let Some(place) = self.place(page) else { return Ok(()) };
                 let copies = self.copies();
-                handling.changed.extend((copies.bytes[place] != copies.twins[place]).then_some(page));
+                if copies.bytes[place] != copies.twins[place] {
+                    self.differs(page);
+                }
             }
             Effect::Revoke(range) => {
                 return self.each(range, |copies, place| {
@@ -232,8 +248,8 @@ pub trait Releasing {
                     Ok(())
                 });
             }
-            Effect::Apply { pages, twins } => return self.apply(pages, twins, handling),
-            Effect::Merge { page, has_twin } => return self.merge(page, has_twin, handling),
+            Effect::Apply { pages, twins } => return self.apply(pages, twins, came),
+            Effect::Merge { page, has_twin } => return self.merge(page, has_twin, came),
             Effect::Notice { range, stamp } => self.note(Notice { range, stamp }),
             Effect::Published => self.published(),
             Effect::Wake(range) => self.wake(range),
@@ -244,8 +260,8 @@ pub trait Releasing {
     }
 
     /// Applies received diffs to pages and twins.
-    fn apply(&mut self, pages: PageSet, twins: Option<PageSet>, handling: &Handling<'_>) -> Result<(), String> {
-        let (Some(all), Body::Diffs(diffs)) = (handling.came.and_then(|came| came.diffs()), handling.body) else {
+    fn apply(&mut self, pages: PageSet, twins: Option<PageSet>, came: Came<'_>) -> Result<(), String> {
+        let Some((Some(all), Body::Diffs(diffs))) = came.map(|(message, body)| (message.diffs(), body)) else {
             return Err(format!("node {} applies diffs that did not come", self.me()));
         };
         for (page, diff) in all.pages().zip(diffs).filter(|(page, _)| pages.contains(*page)) {
@@ -262,9 +278,9 @@ pub trait Releasing {
     }
 
     /// Merges a page that was piggybacked into the copy.
-    fn merge(&mut self, page: PageIndex, has_twin: bool, handling: &Handling<'_>) -> Result<(), String> {
+    fn merge(&mut self, page: PageIndex, has_twin: bool, came: Came<'_>) -> Result<(), String> {
         let (me, fault) = (self.me(), self.fault());
-        let (Some(place), Body::Pages(pages)) = (self.place(page), handling.body) else {
+        let (Some(place), Some((_, Body::Pages(pages)))) = (self.place(page), came) else {
             return Err(format!("node {me} merges a page that did not come"));
         };
         let copies = self.copies();
@@ -281,36 +297,6 @@ pub trait Releasing {
             copies.twins[place] = pages[0];
         }
         Ok(())
-    }
-
-    /// What travels with a message: pages, diffs that came, or what this node stored.
-    fn body_of(&mut self, sent: Message, handling: &mut Handling<'_>) -> Body {
-        if let Some(page) = sent.piggybacked() {
-            return Body::Pages(self.bytes_of(PageRange::one(page)));
-        }
-        if let Some(range) = sent.bytes() {
-            return if self.reads_late() { Body::Late } else { Body::Pages(self.bytes_of(range)) };
-        }
-        let Some(pages) = sent.diffs() else { return Body::Nothing };
-        if let (Some(all), Body::Diffs(diffs)) = (handling.came.and_then(|came| came.diffs()), handling.body)
-            && all.covers(pages)
-        {
-            let of = |page: PageIndex| all.pages().position(|other| other == page).expect("it is covered");
-            return Body::Diffs(pages.pages().map(|page| diffs[of(page)].clone()).collect());
-        }
-        if let Some((_, diffs)) = handling.last.as_ref().filter(|(message, _)| *message == sent) {
-            return Body::Diffs(diffs.clone());
-        }
-        let fault = self.fault();
-        let diff = |page| self.place(page).map_or(Diff::new(), |place| self.copies().diff(place, fault));
-        let diffs: Vec<Diff> = pages.pages().map(diff).collect();
-        handling.last = Some((sent, diffs.clone()));
-        Body::Diffs(diffs)
-    }
-
-    /// The current bytes of a range of pages.
-    fn bytes_of(&mut self, range: PageRange) -> Vec<Page> {
-        self.pages_of(range, |copies, place| copies.bytes[place])
     }
 
     /// Bytes of a range of pages; zero where a page is not used.

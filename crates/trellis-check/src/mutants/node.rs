@@ -72,6 +72,7 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         | NodeFault::AnyOrder
         | NodeFault::KeepsTokens
         | NodeFault::LeavesOutOfTurn
+        | NodeFault::ForgetsComers
         | NodeFault::AsksForFrozen
         | NodeFault::LocksFrozen
         | NodeFault::StaysFrozen

@@ -6,8 +6,10 @@
 
 use super::{Node, Pages};
 use crate::intern::guarded;
-use trellis_cluster_protocol::coherence::{Effect, Input};
-use trellis_cluster_protocol::node::{Order, RangeLockCall, Resumes, Shard};
+use crate::simulate::NodeFault;
+use std::convert::Infallible;
+use trellis_cluster_protocol::coherence::{Effect, Input, Message};
+use trellis_cluster_protocol::node::{self, Carrier, Order, RangeLockCall, Resumes, Shard};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex};
 
 /// The moment of every step.
@@ -120,17 +122,10 @@ impl<N: Node> Pages<N> {
         Ok(())
     }
 
-    /// The protocol takes one input, and then what departed nodes would answer.
+    /// The shard takes one input.
     fn step_shard(&self, shard: &mut Shard<N>, input: Input, tell: &mut dyn FnMut(Effect, Order)) {
-        let mut effects = Vec::new();
-        let mut next = Some(input);
-        while let Some(input) = next {
-            shard.protocol.step(NOW, input, &mut effects);
-            for effect in effects.drain(..) {
-                tell(effect, self.fault.order(shard, effect, NOW, HOLD_MAX));
-            }
-            next = shard.next_answer();
-        }
+        let mut taken = Taken { shard, fault: self.fault, last: None, tell };
+        let Ok(_) = node::step(&mut taken, input, ());
     }
 
     /// All threads have met, and nothing is under way.
@@ -142,5 +137,42 @@ impl<N: Node> Pages<N> {
             }
             shard.change(range, protocol).expect("two protocols are not too many");
         }
+    }
+}
+
+/// A shard whose orders are told, and carried out later.
+struct Taken<'a, N> {
+    shard: &'a mut Shard<N>,
+    fault: NodeFault,
+    /// The effect of the next order.
+    last: Option<Effect>,
+    tell: &'a mut dyn FnMut(Effect, Order),
+}
+
+impl<N: Node> Carrier for Taken<'_, N> {
+    type Protocol = N;
+    type Attached = ();
+    type Breach = Infallible;
+
+    fn shard(&mut self) -> &mut Shard<N> {
+        self.shard
+    }
+
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        self.shard.protocol.step(NOW, input, effects);
+    }
+
+    fn order(&mut self, effect: Effect) -> Order {
+        self.last = Some(effect);
+        self.fault.order(self.shard, effect, NOW, HOLD_MAX)
+    }
+
+    fn carry_out(&mut self, order: Order, (): ()) -> Result<(), Infallible> {
+        (self.tell)(self.last.expect("an order follows from an effect"), order);
+        Ok(())
+    }
+
+    fn send_diffs(&mut self, message: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), Infallible> {
+        unreachable!("under sequential consistency no node sends {message}")
     }
 }

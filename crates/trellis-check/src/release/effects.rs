@@ -4,12 +4,18 @@
 //! It must never decide anything.
 
 use super::node::{Doing, Node};
-use super::{Setup, faults};
-use crate::model::twinned::{Body, Handling, Releasing, Twinned, Value};
+use super::{Fault, Setup, faults};
+use crate::model::twinned::{Body, Came, Releasing, Twinned, Value};
+use std::ops::{DerefMut, Range};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_cluster_protocol::node::Order;
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
+use trellis_cluster_protocol::node::{
+    self, Carrier, Consistency, Order, Parts, Piggybacking, Publisher, Releases, Shard,
+};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, sync, wire};
+
+/// The size of the pages of a cluster that this one stands for.
+const PAGE_BYTES: usize = 4096;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +98,6 @@ pub struct Out {
     pub problem: Option<String>,
     /// The trace, if requested.
     pub story: Option<Vec<String>>,
-    pub(super) effects: Vec<Effect>,
 }
 
 impl Out {
@@ -131,48 +136,93 @@ impl Out {
 }
 
 impl Node {
-    /// Passes one fact to the protocol and carries out its effects.
-    pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
-        let Some(input) = faults::alter_input(setup.fault, self, input, out) else { return };
-        let taken_anyway = faults::takes_anyway(setup, self, &input);
-        let mut effects = std::mem::take(&mut out.effects);
-        effects.clear();
-        self.pages.protocol.step(0, input, &mut effects);
-        faults::alter_effects(setup.fault, setup, &input, &mut effects);
-        effects.extend(taken_anyway);
-        out.tell(|| format!("n{} {}", self.me, text(&input)));
-        let mut handling = Handling::new(input, body);
-        for &effect in &effects {
-            out.tell(|| format!("    {}", text(&effect)));
-            let effect = match self.pages.order(effect, || 0, 0) {
-                Order::CarryOut(effect) => effect,
-                Order::Send { to, message } => Effect::Send { to, message },
-                other => {
-                    out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me));
-                    continue;
-                }
-            };
-            let done = Acting { node: self, setup, out }.carry_out(effect, &mut handling);
-            out.check(done);
-        }
-        if out.problem.is_none() {
-            for place in 0..setup.pages.len() {
-                let thought = self.pages.protocol.access(setup.page(place));
-                out.check(self.copies.check(self.me, place, thought, setup.marks(self.me)));
-            }
-        }
-        out.effects = effects;
-        while let Some(page) = handling.changed.pop() {
-            self.step(setup, Input::Changed { page }, &Body::Nothing, out);
-        }
+    /// This node, about to take a step.
+    pub(super) fn acting<'a>(&'a mut self, setup: &'a Setup, out: &'a mut Out) -> Acting<'a> {
+        Acting { node: self, shard: 0, setup, out }
+    }
+
+    /// The shard of `page` takes one fact, with the content of the message that it is.
+    pub(super) fn step(&mut self, setup: &Setup, page: PageIndex, input: Input, body: &Body, out: &mut Out) {
+        let came = match input {
+            Input::Message { message, .. } => Some((message, body)),
+            _ => None,
+        };
+        let stepped = node::step(&mut self.acting(setup, out).hold_of(page), input, came);
+        out.check(stepped.map(drop));
     }
 }
 
 /// A node that takes a step.
 pub(super) struct Acting<'a> {
     pub(super) node: &'a mut Node,
+    /// The shard that is held.
+    shard: u32,
     pub(super) setup: &'a Setup,
     pub(super) out: &'a mut Out,
+}
+
+impl<'a> Carrier for Acting<'a> {
+    type Protocol = Running;
+    type Attached = Came<'a>;
+    type Breach = String;
+
+    fn shard(&mut self) -> &mut Shard<Running> {
+        &mut self.node.pages[self.shard as usize]
+    }
+
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        let Acting { node, shard, setup, out } = self;
+        let Some(input) = faults::alter_input(setup.fault, node, input, out) else { return };
+        let taken_anyway = faults::takes_anyway(setup, node, &input);
+        node.pages[*shard as usize].protocol.step(0, input, effects);
+        faults::alter_effects(setup.fault, setup, &input, effects);
+        effects.extend(taken_anyway);
+        out.tell(|| format!("n{} {}", node.me, text(&input)));
+        effects.iter().for_each(|effect| out.tell(|| format!("    {}", text(effect))));
+    }
+
+    fn order(&mut self, effect: Effect) -> Order {
+        self.shard().order(effect, || 0, 0)
+    }
+
+    fn carry_out(&mut self, order: Order, came: Came<'a>) -> Result<(), String> {
+        self.obey(order, came)
+    }
+
+    fn send_diffs(&mut self, message: Message, to: impl Iterator<Item = NodeId>, came: Came<'a>) -> Result<(), String> {
+        self.send_all(message, to, came);
+        Ok(())
+    }
+
+    fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), String> {
+        let Acting { node, setup, .. } = self;
+        (0..setup.pages.len()).try_for_each(|place| {
+            let thought = node.shard_of(setup.page(place)).protocol.access(setup.page(place));
+            node.copies.check(node.me, place, thought, setup.marks(node.me))
+        })
+    }
+
+    fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), String> {
+        let (setup, Node { pages, copies: Twinned { bytes, twins, views, stored: marked }, .. }) =
+            (self.setup, &mut *self.node);
+        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
+        let differs = |page| bytes[place(page)] != twins[place(page)];
+        let protect = |page| {
+            (views[place(page)], marked[place(page)]) = (Access::Read, false);
+            Ok::<(), String>(())
+        };
+        pages[self.shard as usize].look_for_stores(differs, protect, stored)?;
+        if setup.fault == Fault::OpenNotCompared {
+            stored.clear();
+        }
+        Ok(())
+    }
+
+    fn owes(&mut self, answers: u32) {
+        if self.setup.fault != Fault::OwesForOne || self.shard == 0 {
+            self.node.consistency.owes(answers);
+        }
+    }
 }
 
 impl Releasing for Acting<'_> {
@@ -206,25 +256,107 @@ impl Releasing for Acting<'_> {
     }
 
     fn published(&mut self) {
-        self.node.published(self.setup, self.out);
+        node::published(self);
+    }
+
+    fn differs(&mut self, page: PageIndex) {
+        self.shard().differs(page);
     }
 
     /// The pages are protected, or stay open and are compared.
     fn notice_stores(&mut self, pages: PageRange) -> Result<(), String> {
-        let (setup, Node { pages: shard, copies, .. }) = (self.setup, &mut *self.node);
+        let (setup, Node { pages: shards, copies, .. }) = (self.setup, &mut *self.node);
         let protect = |run: PageRange| {
             run.pages().filter_map(|page| setup.place(page)).for_each(|place| copies.protect(place));
             Ok(())
         };
-        shard.downgrade(pages, protect)
+        shards[self.shard as usize].downgrade(pages, protect)
     }
 
     fn reads_late(&self) -> bool {
         self.setup.late_bytes
     }
 
-    fn fault(&self) -> super::Fault {
+    fn fault(&self) -> Fault {
         self.setup.fault
+    }
+}
+
+impl Releases for Acting<'_> {
+    fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
+        &mut self.node.consistency
+    }
+
+    fn publication_is_over(&mut self, publisher: u32) {
+        self.node.publication_is_over(publisher, self.setup, self.out);
+    }
+}
+
+impl Parts for Acting<'_> {
+    type Held<'a>
+        = Acting<'a>
+    where
+        Self: 'a;
+    type Breach = String;
+
+    fn shards(&self) -> u32 {
+        self.setup.shards()
+    }
+
+    fn hold(&mut self, shard: u32) -> Acting<'_> {
+        Acting { node: self.node, shard, setup: self.setup, out: self.out }
+    }
+}
+
+impl Publisher for Acting<'_> {
+    type Synchronisation = sync::Sync;
+
+    fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut sync::Sync) -> R) -> R {
+        act(&mut self.node.sync)
+    }
+
+    fn has_releases(&self) -> bool {
+        true
+    }
+
+    fn is_watching(&self, shard: u32) -> bool {
+        let is_passed_over = self.setup.fault == Fault::LooksInOne && shard > 0;
+        self.node.pages[shard as usize].is_watching() && !is_passed_over
+    }
+
+    fn stores_in(
+        &mut self,
+        pages: Range<u32>,
+        mut found: impl FnMut(&mut Self, Range<u32>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let first = self.node.pages.iter().flat_map(Shard::watched).map(PageRange::first).min();
+        let is_looked_at = |page: PageIndex| match self.setup.fault {
+            Fault::NoScan => false,
+            Fault::FirstChunkOnly => first.is_some_and(|first| first.0 / CHUNK_PAGES == page.0 / CHUNK_PAGES),
+            _ => pages.contains(&page.0),
+        };
+        let all = (0..self.setup.pages.len()).filter(|&place| is_looked_at(self.setup.page(place)));
+        for place in all.collect::<Vec<_>>() {
+            let page = self.setup.page(place).0;
+            if self.node.copies.stored[place] && self.node.copies.views[place] != Access::None {
+                found(self, page..page + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn piggybacking(&self, to: NodeId) -> Piggybacking {
+        Piggybacking::new(to, PAGE_BYTES, false)
+    }
+
+    fn use_message(&mut self, from: NodeId, message: wire::Message) -> Result<(), String> {
+        let wire::Message::Sync(message) = message else { return Err(format!("{from} sends {message}")) };
+        self.node.sync_step(self.setup, sync::Input::Message(from, message), self.out);
+        Ok(())
+    }
+
+    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), String> {
+        Err(format!("node {} refuses {from}: {why}", self.node.me))
     }
 }
 

@@ -82,6 +82,8 @@ faults! {
     NoScan = "no-scan", "marks are not looked at before a publication", All;
     FirstChunkOnly = "first-chunk-only", "marks are looked at in the first chunk of those that have watched pages", All;
     OpenNotCompared = "open-not-compared", "pages that stay open are not compared before a publication", All;
+    LooksInOne = "looks-in-one-shard", "stores are looked for in the first shard of a node only", All;
+    OwesForOne = "owes-for-one-shard", "a release waits for what the first shard of a node publishes", All;
     NoInspection = "no-inspection", "marks are not looked at when a page is dropped", All;
     ChangeForgotten = "forgets-change", "what was found in a dropped page is not sent", All;
     HomeUnnoticed = "home-unnoticed", "a home's own stores stay unnoticed when its page is shared", All;
@@ -115,11 +117,11 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
     match (fault, input) {
         (Fault::None, _) => Some(input),
         (Fault::PendingNotApplied, Input::Notice { range, .. }) => {
-            (!range.pages().any(|page| node.pages.protocol.is_pending(page))).then_some(input)
+            (!range.pages().any(|page| node.shard_of(page).protocol.is_pending(page))).then_some(input)
         }
         (Fault::ChangeForgotten, Input::Changed { .. }) => None,
         (Fault::HearsWhilePending, Input::Message { from, message: Message::Update { pages, number, .. } })
-            if pages.pages().all(|page| node.pages.protocol.is_pending(page)) =>
+            if pages.pages().all(|page| node.shard_of(page).protocol.is_pending(page)) =>
         {
             let message = Message::Updated { pages, number, kept: pages.mask() };
             let packet = Packet::Page { message, body: Body::Nothing };
@@ -146,7 +148,7 @@ pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<
         _ => return None,
     };
     let Input::Message { message: Message::Piggybacked { page, stamp }, .. } = *input else { return None };
-    let objection = node.pages.protocol.as_hlrc()?.objection(page, stamp);
+    let objection = node.shard_of(page).protocol.as_hlrc()?.objection(page, stamp);
     (objection == Some(wrong)).then_some(Effect::Merge { page, has_twin })
 }
 

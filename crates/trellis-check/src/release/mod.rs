@@ -33,7 +33,7 @@ pub use faults::Fault;
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
-use trellis_cluster_protocol::{NodeId, PageIndex};
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex};
 
 /// An operation of a thread. A word is an index into the pages; locks, barriers and flags are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,15 +149,20 @@ impl Setup {
         self.pages.iter().max().map_or(1, |last| last + 1)
     }
 
-    /// The geometry of node `me`.
-    pub fn geometry(&self, me: u16) -> Geometry {
+    /// The number of shards of a node: each chunk with pages of the region has its own.
+    pub fn shards(&self) -> u32 {
+        self.region_pages().div_ceil(CHUNK_PAGES)
+    }
+
+    /// The geometry of a shard of node `me`.
+    pub fn geometry(&self, me: u16, shard: u32) -> Geometry {
         Geometry {
             me: NodeId(me),
             nodes: self.nodes,
             founders: self.nodes,
             pages: self.region_pages(),
-            shard: 0,
-            shards: 1,
+            shard,
+            shards: self.shards(),
             home: self.home,
             marks: self.marks(me),
         }

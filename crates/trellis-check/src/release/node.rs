@@ -5,17 +5,14 @@
 //! before a release, sends knowledge with every message that may release something, and applies notices before an
 //! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
-use super::effects::{Acting, Envelope, Event, Out, Packet};
+use super::effects::{Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use crate::model::twinned::{Body, Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{Consistency, Piggybacking, Shard};
+use trellis_cluster_protocol::node::{self, Consistency, Shard};
 use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync};
-use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
-
-/// The size of the pages of a cluster that this one stands for.
-const PAGE_BYTES: usize = 4096;
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
@@ -57,10 +54,10 @@ pub struct Thread {
 pub struct Node {
     /// Its number.
     pub me: u16,
-    /// Its pages. The protocol holds none of them for a thread, so nothing is ever pending in its timers.
-    pub(super) pages: Shard<Running>,
+    /// Its pages, by shard. The protocol holds none of them for a thread, so nothing is ever pending in their timers.
+    pub(super) pages: Vec<Shard<Running>>,
     pub(super) consistency: Consistency,
-    sync: Sync,
+    pub(super) sync: Sync,
     pub(super) copies: Twinned,
     /// How often its threads may still give up waiting for a publication.
     give_ups: u8,
@@ -90,10 +87,13 @@ impl Node {
             call: None,
             registers: script.registers.clone(),
         };
+        let pages = |geometry| {
+            let shard = Shard::new(setup.protocol.start(geometry), geometry, NodeId(0));
+            shard.opening_after(setup.stored_in_a_row)
+        };
         Node {
             me,
-            pages: Shard::new(setup.protocol.start(setup.geometry(me)), setup.geometry(me), NodeId(0))
-                .opening_after(setup.stored_in_a_row),
+            pages: (0..setup.shards()).map(|shard| setup.geometry(me, shard)).map(pages).collect(),
             consistency: Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX),
             sync: Sync::new(NodeId(me), setup.nodes),
             copies: Twinned::new(setup.pages.len()),
@@ -143,7 +143,13 @@ impl Node {
 
     /// The current content of the page at `place`, if this node is its home.
     pub fn master(&self, setup: &Setup, place: usize) -> Option<&Page> {
-        self.pages.protocol.owns(setup.page(place)).then(|| &self.copies.bytes[place])
+        let page = setup.page(place);
+        self.shard_of(page).protocol.owns(page).then(|| &self.copies.bytes[place])
+    }
+
+    /// The shard of a page.
+    pub(super) fn shard_of(&self, page: PageIndex) -> &Shard<Running> {
+        &self.pages[page.0 as usize / CHUNK_PAGES as usize]
     }
 
     /// A thread takes its next step.
@@ -161,7 +167,7 @@ impl Node {
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
-                self.step(setup, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
+                self.step(setup, page, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
             }
             (Doing::Ready, operation) => {
                 let Some(input) = self.call_of(thread, operation) else { unreachable!("{operation:?} is a call") };
@@ -238,7 +244,7 @@ impl Node {
         } else {
             PageRange::one(page)
         };
-        self.step(setup, Input::Fault { page, write, wanted }, &Body::Nothing, out);
+        self.step(setup, page, Input::Fault { page, write, wanted }, &Body::Nothing, out);
     }
 
     /// The call that an operation is, if it is one.
@@ -291,13 +297,11 @@ impl Node {
         if setup.fault == Fault::ClosesEarly {
             self.consistency.knowledge.intervals.close();
         }
-        self.look_for_stores(setup, out);
-        self.consistency.begin(self.threads[thread].number.into());
-        if let Some((input, owed)) = self.pages.publish(&setup.limits) {
-            self.consistency.owes(owed);
-            self.step(setup, input, &Body::Nothing, out);
-        }
-        self.published(setup, out);
+        let publisher = self.threads[thread].number.into();
+        let mut acting = self.acting(setup, out);
+        let published = node::look_for_stores(&mut acting, &mut Vec::new())
+            .and_then(|()| node::publish(&mut acting, publisher, &setup.limits));
+        out.check(published);
         if setup.fault == Fault::ReleasesUnacknowledged
             && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
         {
@@ -318,51 +322,14 @@ impl Node {
         (self.threads[thread].doing, self.threads[thread].call) = (Doing::Ready, None);
     }
 
-    /// Finds the pages that were stored to: they stay open and are compared, or the kernel marked them.
-    fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
-        let Node { pages, copies: Twinned { bytes, twins, views, stored }, .. } = self;
-        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
-        let differs = |page| bytes[place(page)] != twins[place(page)];
-        let protect = |page| {
-            (views[place(page)], stored[place(page)]) = (Access::Read, false);
-            Ok::<(), std::convert::Infallible>(())
-        };
-        let mut found_stores = Vec::new();
-        let Ok(()) = pages.look_for_stores(differs, protect, &mut found_stores);
-        if setup.fault == Fault::OpenNotCompared {
-            found_stores.clear();
-        }
-        for page in found_stores {
-            self.step(setup, Input::Stored { range: PageRange::one(page) }, &Body::Nothing, out);
-        }
-        if setup.fault == Fault::NoScan {
-            return;
-        }
-        let mut watched: Vec<PageRange> = self.pages.watched().collect();
-        if setup.fault == Fault::FirstChunkOnly {
-            watched.truncate(1);
-        }
-        for place in 0..self.copies.views.len() {
-            let page = setup.page(place);
-            let is_marked = self.copies.stored[place] && self.copies.views[place] != Access::None;
-            if !is_marked || !watched.iter().any(|chunk| chunk.contains(page)) {
-                continue;
-            }
-            if let Some(range) = self.pages.marked(PageRange::one(page)) {
-                self.step(setup, Input::Stored { range }, &Body::Nothing, out);
-            }
-        }
-    }
-
     /// The current bytes of a range of pages.
     pub fn bytes_of(&self, setup: &Setup, range: PageRange) -> Vec<Page> {
         let bytes = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.copies.bytes[place]);
         range.pages().map(bytes).collect()
     }
 
-    /// If the publication is over, the thread that waits for it continues.
-    pub(super) fn published(&mut self, setup: &Setup, out: &mut Out) {
-        let Some(publisher) = self.consistency.published() else { return };
+    /// The thread that waits for the publication continues, if it still waits.
+    pub(super) fn publication_is_over(&mut self, publisher: u32, setup: &Setup, out: &mut Out) {
         let is_it =
             |thread: &Thread| u32::from(thread.number) == publisher && thread.doing == Doing::Awaits(CallStep::Publish);
         let Some(thread) = self.threads.iter().position(is_it) else { return };
@@ -433,22 +400,23 @@ impl Node {
         let Some(notices) = self.consistency.refresh() else { return };
         let mut notices: Vec<Notice> = notices.collect();
         faults::alter_notices(setup.fault, &mut notices);
-        for Notice { range, stamp } in notices {
-            self.step(setup, Input::Notice { range, stamp }, &Body::Nothing, out);
-        }
+        let applied = node::apply(&mut self.acting(setup, out), notices.into_iter());
+        out.check(applied);
     }
 
     /// Delivers a message.
     pub fn deliver(&mut self, setup: &Setup, from: u16, packet: &Packet, out: &mut Out) {
         match packet {
             Packet::Page { message, body } => {
-                let arrived = Acting { node: self, setup, out }.arrive(*message, body);
+                let arrived = self.acting(setup, out).arrive(*message, body);
                 out.check(arrived);
-                self.step(setup, Input::Message { from: NodeId(from), message: *message }, body, out);
+                self.step(setup, message.page(), Input::Message { from: NodeId(from), message: *message }, body, out);
             }
             Packet::Sync { message, knowledge } => {
                 if message.releases() && setup.fault != Fault::UsesTooEarly {
-                    return self.hear(setup, NodeId(from), *message, knowledge, out);
+                    let message = wire::Message::Sync(*message);
+                    let heard = node::hear(&mut self.acting(setup, out), NodeId(from), message, knowledge);
+                    return out.check(heard);
                 }
                 if message.releases() {
                     // This mutant does not wait for the knowledge on which the message depends.
@@ -459,23 +427,7 @@ impl Node {
         }
     }
 
-    /// Uses the messages whose knowledge is complete now.
-    fn hear(&mut self, setup: &Setup, from: NodeId, message: sync::Message, knowledge: &[u8], out: &mut Out) {
-        let heard = self.consistency.knowledge.hear(from, wire::Message::Sync(message), knowledge);
-        let mut next = heard.transpose().map(|heard| (from, heard));
-        while let Some((from, heard)) = next {
-            match heard {
-                Ok(wire::Message::Sync(message)) => {
-                    self.sync_step(setup, sync::Input::Message(from, message), out);
-                }
-                Ok(other) => unreachable!("nobody sends {other}"),
-                Err(why) => out.problem(format!("node {} refuses {from}: {why}", self.me)),
-            }
-            next = self.consistency.knowledge.next_usable();
-        }
-    }
-
-    fn sync_step(&mut self, setup: &Setup, input: sync::Input, out: &mut Out) {
+    pub(super) fn sync_step(&mut self, setup: &Setup, input: sync::Input, out: &mut Out) {
         let operated = match input {
             sync::Input::Operate(flag, operation, waiter) if flag % u64::from(setup.nodes) == u64::from(self.me) => {
                 Some((flag, operation, waiter))
@@ -490,11 +442,9 @@ impl Node {
             out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
         }
         let next = self.sync.token_goes_to(&input);
-        if let Some(input) = next.and_then(|to| Piggybacking::new(to, PAGE_BYTES, false).of(&self.pages.protocol)) {
-            self.step(setup, input, &Body::Nothing, out);
-        }
         let mut effects = Vec::new();
-        self.sync.step(input, &mut effects);
+        let stepped = node::with_token(&mut self.acting(setup, out), &input, |sync| sync.step(input, &mut effects));
+        out.check(stepped);
         let goes_to = |to| effects.iter().any(|effect| goes_with(effect) == Some(to));
         if next.is_some_and(|to| !goes_to(to)) {
             out.problem(format!("node {} keeps a token that was to leave it: {input:?}", self.me));

@@ -1,6 +1,6 @@
 //! Nodes that leave while the others go on, and the coordinator that takes their pages over.
 //!
-//! Promises: a node carries out the steps of [`LeavingStep`] in their order, as the runtime does. When it has left, no message
+//! Promises: a node leaves as [`Leaving`] says, as in the runtime. When it has left, no message
 //! to it or from it is under way. It must never let a node go that holds what another node still needs.
 
 use super::Start;
@@ -8,11 +8,11 @@ use super::events::Event;
 use super::node::{Action, Doing, State, Thread};
 use super::node_faults::NodeFault;
 use super::world::World;
-use crate::model::Stepping;
+use crate::model::{At, Stepping};
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
+use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::Input as Fact;
-use trellis_cluster_protocol::node::{LeavingStep, Taking, left_behind};
+use trellis_cluster_protocol::node::{Leaving, LeavingStep, Member, Taking};
 use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange, sync};
 
 /// How often a node that waits looks again.
@@ -24,88 +24,29 @@ impl<S: Start> World<'_, S> {
         let is_joined = node >= self.scenario.founders;
         let state = &mut self.nodes[usize::from(node)];
         if is_joined && self.scenario.faults.leave && state.threads.iter().all(Thread::is_over) {
-            state.leaving = Some(0);
+            state.leaving = Some(Leaving::new(self.scenario.layout.pages()));
             self.members.changing += 1;
             self.recorder.note(self.now, || format!("n{node} wants to leave"));
             self.queue.put(self.now + POLL_NS, Event::Leave { node });
             // A program may announce what it then does not touch.
             let layout = self.scenario.layout;
             let wanted = PageRange::one(layout.page(self.members.random.below(u64::from(layout.places())) as u32));
-            self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
+            self.step(node, wanted.first(), Input::Prefetch { wanted, write: true, announced: true })?;
         }
         self.take_over(node)
     }
 
     /// The node goes on with its steps as far as it can.
     pub(super) fn advance_leaving(&mut self, node: u16) -> Result<(), String> {
-        loop {
-            let Some(place) = self.nodes[usize::from(node)].leaving else { return Ok(()) };
-            let is_over = match LeavingStep::ALL.get(place) {
-                Some(&step) => self.is_step_over(node, step)?,
-                None => self.may_close(node)?,
-            };
-            if !is_over {
-                self.queue.put(self.now + POLL_NS, Event::Leave { node });
-                return Ok(());
-            }
-            let state = &mut self.nodes[usize::from(node)];
-            state.leaving = (place < LeavingStep::ALL.len()).then_some(place + 1);
+        let Some(mut leaving) = self.nodes[usize::from(node)].leaving else { return Ok(()) };
+        let now = self.now;
+        let awaited = leaving.go_on(&mut At { cluster: self, node }, now, 0)?;
+        let is_over = awaited.is_none() && self.may_close(node)?;
+        self.nodes[usize::from(node)].leaving = (!is_over).then_some(leaving);
+        if !is_over {
+            self.queue.put(self.now + POLL_NS, Event::Leave { node });
         }
-    }
-
-    /// Does what the step asks for; returns whether it is over.
-    fn is_step_over(&mut self, node: u16, step: LeavingStep) -> Result<bool, String> {
-        let (index, fault) = (usize::from(node), self.start.fault());
-        match step {
-            step if fault.skipped() == Some(step) => Ok(true),
-            LeavingStep::Announce => {
-                if let Some(range) = self.nodes[index].pages.locks.any_in_use(self.now) {
-                    return Err(format!("node {node} leaves while its program locks {range}"));
-                }
-                if fault != NodeFault::KeepsTokens {
-                    self.step_sync(node, sync::Input::Depart)?;
-                }
-                self.member(node, Fact::Leave)?;
-                Ok(true)
-            }
-            LeavingStep::AwaitTurn => Ok(self.nodes[index].may_hand_over),
-            LeavingStep::AwaitSynchronisation => Ok(self.nodes[index].sync.is_clear()),
-            LeavingStep::AnswerDeferred => {
-                for input in self.nodes[index].pages.departures.take_deferred() {
-                    self.step(node, input)?;
-                }
-                Ok(true)
-            }
-            LeavingStep::AwaitRequests => {
-                let machine = &self.nodes[index].pages.protocol;
-                Ok(!self.scenario.layout.runs().flat_map(PageRange::pages).any(|page| machine.is_pending(page)))
-            }
-            LeavingStep::NamePages => {
-                for run in self.scenario.layout.runs() {
-                    let mut next = run.first().0;
-                    while let Some(behind) = {
-                        let machine = &self.nodes[index].pages.protocol;
-                        left_behind(machine, run, next)
-                    } {
-                        next = behind.end();
-                        if fault != NodeFault::NamesNothing {
-                            self.member(node, Fact::Behind(behind))?;
-                        }
-                    }
-                }
-                // Its program loads nothing any more, though its views may still allow it.
-                self.memory.retire(node);
-                self.member(node, Fact::HandedOver)?;
-                Ok(true)
-            }
-            LeavingStep::AwaitFarewells => Ok(self.nodes[index].all_left),
-            LeavingStep::AnswerHeld => {
-                while let Some(input) = self.nodes[index].pages.timers.pop_held() {
-                    self.step(node, input)?;
-                }
-                Ok(self.nodes[index].pages.timers.next_alarm(Purpose::Threshold).is_none())
-            }
-        }
+        Ok(())
     }
 
     /// The process ends when the link has delivered everything that the node sent. Then the others notice that the
@@ -141,7 +82,7 @@ impl<S: Start> World<'_, S> {
                 Some(Taking::Done) => return self.member(node, Fact::TookOver),
                 Some(_) if self.start.fault() == NodeFault::TakesNothing => {}
                 Some(Taking::Announce(wanted)) => {
-                    self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
+                    self.step(node, wanted.first(), Input::Prefetch { wanted, write: true, announced: true })?;
                 }
                 Some(Taking::Page(page)) => self.let_taker_pull(node, page),
             }
@@ -160,5 +101,43 @@ impl<S: Start> World<'_, S> {
         taker.doing = Doing::Thinking;
         self.busy_threads += 1;
         self.queue.put(self.now + 1, Event::Think { node, thread: index });
+    }
+}
+
+impl<S: Start> Member for At<'_, World<'_, S>> {
+    fn pass_tokens_on(&mut self) -> Result<(), String> {
+        let At { cluster, node } = self;
+        let mut shards = cluster.nodes[usize::from(*node)].pages.iter();
+        if let Some(range) = shards.find_map(|shard| shard.locks.any_in_use(cluster.now)) {
+            return Err(format!("node {node} leaves while its program locks {range}"));
+        }
+        match cluster.start.fault() {
+            NodeFault::KeepsTokens => Ok(()),
+            _ => cluster.step_sync(*node, sync::Input::Depart),
+        }
+    }
+
+    fn tell_members(&mut self, fact: Fact) -> Result<(), String> {
+        let At { cluster, node } = self;
+        match fact {
+            Fact::Behind(_) if cluster.start.fault() == NodeFault::NamesNothing => return Ok(()),
+            // Its program loads nothing any more, though its views may still allow it.
+            Fact::HandedOver => cluster.memory.retire(*node),
+            _ => {}
+        }
+        cluster.member(*node, fact)
+    }
+
+    fn has_come(&mut self, step: LeavingStep) -> bool {
+        let node = &self.cluster.nodes[usize::from(self.node)];
+        match step {
+            LeavingStep::AwaitTurn => node.may_hand_over,
+            LeavingStep::AwaitSynchronisation => node.sync.is_clear(),
+            _ => node.all_left,
+        }
+    }
+
+    fn skips(&self, step: LeavingStep) -> bool {
+        self.cluster.start.fault().skipped() == Some(step)
     }
 }

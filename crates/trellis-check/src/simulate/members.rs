@@ -8,13 +8,13 @@ use super::Start;
 use super::datagrams::Datagrams;
 use super::events::Event;
 use super::node::{Doing, State};
+use super::node_faults::NodeFault;
 use super::scenario::Scenario;
 use super::world::World;
-use crate::model::Stepping;
+use crate::model::At;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, wire};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, node, wire};
 
 /// After so long without a word a peer counts as lost.
 pub(super) const SILENCE_NS_MAX: Nanoseconds = 2_000_000_000;
@@ -202,7 +202,6 @@ impl<S: Start> World<'_, S> {
         self.tally.steps += 1;
         let mut effects = Vec::new();
         membership.step(self.now, fact, &mut effects);
-        let mut vanished = None;
         for effect in effects {
             match effect {
                 Effect::Send(to, message) => self.send(node, to, wire::Message::Membership(message))?,
@@ -212,24 +211,26 @@ impl<S: Start> World<'_, S> {
                     self.members.changing -= 1;
                     self.start_threads(node);
                 }
-                Effect::Came(peer) => self.nodes[usize::from(node)].pages.departures.come(peer),
                 Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
                 Effect::TakeOver(range) => self.nodes[usize::from(node)].take_over.name(range),
                 Effect::TakeOverEnds => self.nodes[usize::from(node)].take_over.end(),
-                Effect::Departs(peer) | Effect::Absent(peer) => {
-                    self.nodes[usize::from(node)].pages.departures.depart(peer)
+                Effect::Came(_) | Effect::Departs(_) | Effect::Absent(_) | Effect::Vanished(_) => {
+                    self.members_changed(node, effect)?;
                 }
-                Effect::Vanished(peer) => vanished = Some(peer),
                 Effect::AllLeft => self.nodes[usize::from(node)].all_left = true,
                 Effect::Ended => return Err(format!("node {node} believes that the cluster has ended")),
                 Effect::Violation(peer, what) => return Err(format!("node {node} reports of {peer}: {what}")),
             }
         }
-        if let Some(peer) = vanished {
-            let successor = NodeId(self.members.coordinator);
-            self.step(node, Input::Gone { node: peer, successor })?;
-        }
         self.take_over(node)
+    }
+
+    fn members_changed(&mut self, node: u16, effect: Effect) -> Result<(), String> {
+        let coordinator = NodeId(self.members.coordinator);
+        match (self.start.fault(), effect) {
+            (NodeFault::ForgetsComers, Effect::Came(_)) => Ok(()),
+            _ => node::members_changed(&mut At { cluster: self, node }, effect, coordinator),
+        }
     }
 
     pub(super) fn member_message(&mut self, node: u16, from: u16, message: Message) -> Result<(), String> {

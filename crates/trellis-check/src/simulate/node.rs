@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use trellis_base::Random;
 use trellis_cluster_protocol::membership::Membership;
 use trellis_cluster_protocol::node::change::Changes;
-use trellis_cluster_protocol::node::{Shard, TakeOver};
+use trellis_cluster_protocol::node::{Leaving, Shard, TakeOver};
 use trellis_cluster_protocol::sync::{Operation, Sync};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// One thing that a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ pub(super) enum Action {
         write: bool,
         announced: bool,
     },
-    /// Changes the protocol of a range, together with the other nodes, for the n-th time.
-    Change(PageRange, u32),
+    /// Changes the protocol of the pages from the first up to the number, together with the other nodes, for the n-th time.
+    Change(PageIndex, u32, u32),
     /// Goes on with that.
     GoOnChanging,
     /// Gets a page for stores and does nothing with it.
@@ -144,15 +144,15 @@ pub(super) enum State {
 
 /// A node.
 pub(super) struct Node<N> {
-    /// The protocol of all pages, and what surrounds it.
-    pub(super) pages: Shard<N>,
+    /// Its pages, by shard: the protocols, and what surrounds them.
+    pub(super) pages: Vec<Shard<N>>,
     pub(super) sync: Sync,
     pub(super) membership: Option<Membership>,
     pub(super) threads: Vec<Thread>,
     pub(super) state: State,
     pub(super) paused_until: Nanoseconds,
-    /// The place of its step among those of a node that leaves.
-    pub(super) leaving: Option<usize>,
+    /// Its steps, if it leaves.
+    pub(super) leaving: Option<Leaving>,
     /// It is its turn to leave.
     pub(super) may_hand_over: bool,
     /// Every other node has said farewell.
@@ -169,7 +169,7 @@ pub(super) struct Node<N> {
 }
 
 impl<N> Node<N> {
-    pub(super) fn new(me: u16, founders: u16, pages: Shard<N>) -> Node<N> {
+    pub(super) fn new(me: u16, founders: u16, pages: Vec<Shard<N>>) -> Node<N> {
         let state = if me < founders { State::Present } else { State::Absent };
         Node {
             pages,
@@ -188,6 +188,17 @@ impl<N> Node<N> {
             changing: None,
             passed: BTreeSet::new(),
         }
+    }
+
+    /// The shard of a page.
+    pub(super) fn shard(&self, page: PageIndex) -> &Shard<N> {
+        &self.pages[(page.0 / CHUNK_PAGES) as usize % self.pages.len()]
+    }
+
+    /// The same, to change it.
+    pub(super) fn shard_mut(&mut self, page: PageIndex) -> &mut Shard<N> {
+        let shards = self.pages.len();
+        &mut self.pages[(page.0 / CHUNK_PAGES) as usize % shards]
     }
 
     pub(super) fn is_present(&self) -> bool {

@@ -51,6 +51,8 @@ pub enum NodeFault {
     NamesNothing,
     /// The coordinator does not make sure that it has the pages that a leaving node named.
     TakesNothing,
+    /// A node that has come counts as departed.
+    ForgetsComers,
     /// Pages are not frozen while their protocol is changed.
     AsksForFrozen,
     /// Pages are locked while their protocol is changed.

@@ -11,6 +11,9 @@ use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 use trellis_cluster_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 
+/// The maximum number of shards of a node.
+const SHARDS_MAX: u32 = 2;
+
 /// What names a simulation: a protocol, or whichever the number chooses, and a number.
 ///
 /// `ivy:12345` and `12345` are seeds.
@@ -77,6 +80,11 @@ impl Layout {
     /// How many pages are used.
     pub fn places(self) -> u32 {
         self.chunks * self.pages_of_chunk
+    }
+
+    /// The number of shards of a node.
+    pub fn shards(self) -> u32 {
+        self.chunks.min(SHARDS_MAX)
     }
 
     /// Pages of the region.

@@ -12,9 +12,9 @@ use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
-use crate::model::Stepping;
+use crate::model::{At, Stepping};
 use trellis_cluster_protocol::coherence::{Event as Kind, Input};
-use trellis_cluster_protocol::node::{CannotLock, RangeLockCall, Resumes};
+use trellis_cluster_protocol::node::{self, CannotLock, Parts, RangeLockCall, Resumes};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
@@ -63,8 +63,8 @@ impl<S: Start> World<'_, S> {
                 self.access(node, index, action, page)
             }
             Action::Prefetch { wanted, write, announced } => {
-                let input = self.nodes[usize::from(node)].pages.prefetch(wanted, write, announced);
-                input.map_or(Ok(()), |input| self.step(node, input))?;
+                let input = self.nodes[usize::from(node)].shard(wanted.first()).prefetch(wanted, write, announced);
+                input.map_or(Ok(()), |input| self.step(node, wanted.first(), input))?;
                 self.go_on(node, index);
                 Ok(())
             }
@@ -95,7 +95,7 @@ impl<S: Start> World<'_, S> {
                 self.go_on(node, index);
                 Ok(())
             }
-            Action::Change(pages, turn) => self.begin_change(node, index, pages, turn),
+            Action::Change(first, end, turn) => self.begin_change(node, index, first.0..end, turn),
             Action::GoOnChanging => self.go_on_changing(node),
         }
     }
@@ -135,16 +135,16 @@ impl<S: Start> World<'_, S> {
         let wanted = workload::wanted(&self.scenario, thread, page);
         let write = thread.asks_write;
         self.tally.faults += 1;
-        let machine = &self.nodes[usize::from(node)].pages.protocol;
+        let machine = &self.nodes[usize::from(node)].shard(page).protocol;
         match Kind::of(machine, page, write) {
             Kind::Read => self.tally.read_faults += 1,
             Kind::Write => self.tally.write_faults += 1,
             Kind::UpgradeOwner => self.tally.owner_upgrades += 1,
             Kind::UpgradeNotOwner => self.tally.other_upgrades += 1,
         }
-        let input = self.nodes[usize::from(node)].pages.fault(page, write, wanted);
+        let input = self.nodes[usize::from(node)].shard(page).fault(page, write, wanted);
         // A frozen page is waited for until it is thawed.
-        input.map_or(Ok(()), |input| self.step(node, input))
+        input.map_or(Ok(()), |input| self.step(node, page, input))
     }
 
     pub(super) fn wake(&mut self, node: u16, range: PageRange) {
@@ -165,7 +165,7 @@ impl<S: Start> World<'_, S> {
             if silent {
                 self.hold(node, page, SILENT_NS.min(self.scenario.manners.hold_ns));
             } else {
-                self.nodes[usize::from(node)].pages.timers.wake(page);
+                self.nodes[usize::from(node)].shard_mut(page).timers.wake(page);
             }
         }
     }
@@ -184,8 +184,8 @@ impl<S: Start> World<'_, S> {
             return Ok(());
         }
         let now = self.now;
-        match self.nodes[usize::from(node)].pages.timers.looks(page, || now) {
-            Some(Resumes::Now(input)) => self.step(node, input),
+        match self.nodes[usize::from(node)].shard_mut(page).timers.looks(page, || now) {
+            Some(Resumes::Now(input)) => self.step(node, page, input),
             Some(Resumes::At(due)) => {
                 self.queue.put(due.max(now), Event::Due { node });
                 Ok(())
@@ -197,7 +197,7 @@ impl<S: Start> World<'_, S> {
     /// Somebody wants the page: it stays for its thread, but not for ever.
     pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
         let at_most = self.start.fault().held_at_most(at_most);
-        let due = self.nodes[usize::from(node)].pages.timers.hold(page, self.now, at_most);
+        let due = self.nodes[usize::from(node)].shard_mut(page).timers.hold(page, self.now, at_most);
         self.wake_at(node, due);
     }
 
@@ -210,10 +210,9 @@ impl<S: Start> World<'_, S> {
 
     /// The protocol hears of everything whose time has come.
     pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
-        while let Some(input) = self.nodes[usize::from(node)].pages.pop_due(self.now) {
-            self.step(node, input)?;
-        }
-        Ok(())
+        let now = self.now;
+        (0..self.scenario.layout.shards())
+            .try_for_each(|shard| node::take_due(&mut At { cluster: self, node }.hold(shard), now))
     }
 
     /// The access happens now.
@@ -399,7 +398,7 @@ impl<S: Start> World<'_, S> {
         let locking = self.thread(node, index).locking.as_ref().expect("it locks a range");
         let (range, stay) = (locking.wanted().expect("a piece is missing"), locking.stay);
         match self.call_for_range(node, index, range, stay) {
-            Ok(input) => self.step(node, input),
+            Ok(input) => self.step(node, range.first(), input),
             Err(CannotLock::Frozen(_)) => {
                 let thread = self.thread(node, index);
                 thread.plan.push(Action::LockRest);
@@ -427,8 +426,8 @@ impl<S: Start> World<'_, S> {
         let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
         let call = RangeLockCall { range, number, thread, stay };
         let input = match fault {
-            NodeFault::LocksFrozen => node.pages.locks.call(call, now).map_err(CannotLock::Held)?,
-            _ => node.pages.lock(call, now)?,
+            NodeFault::LocksFrozen => node.shard_mut(range.first()).locks.call(call, now).map_err(CannotLock::Held)?,
+            _ => node.shard_mut(range.first()).lock(call, now)?,
         };
         node.threads[usize::from(index)].doing = Doing::Calling(number);
         Ok(input)
@@ -448,11 +447,11 @@ impl<S: Start> World<'_, S> {
         let mut locking = self.thread(node, index).locking.take().expect("a range is unlocked after it was locked");
         while let Some((range, number)) = locking.pop() {
             self.pages.unlock(node, range, number);
-            let given_back = self.nodes[usize::from(node)].pages.locks.give_back(number, self.now);
+            let given_back = self.nodes[usize::from(node)].shard_mut(range.first()).locks.give_back(number, self.now);
             if given_back.was_over && locking.stay.is_none() {
                 return Err(format!("node {node} finds that a lock of {range} is over, which has no time"));
             }
-            given_back.input.map_or(Ok(()), |input| self.step(node, input))?;
+            given_back.input.map_or(Ok(()), |input| self.step(node, range.first(), input))?;
         }
         Ok(())
     }
@@ -464,17 +463,17 @@ impl<S: Start> World<'_, S> {
         let (now, fault) = (self.now, self.start.fault());
         let thread = self.thread(node, index);
         let Doing::Calling(number) = thread.doing else { return Ok(()) };
-        if thread.locking.as_ref().is_none_or(|locking| locking.time_out != time_out) {
-            return Ok(());
-        }
+        let locking = thread.locking.as_ref().filter(|locking| locking.time_out == time_out);
+        let Some(wanted) = locking.and_then(Locking::wanted) else { return Ok(()) };
         // It does nothing of what it would have done with the range.
         while thread.plan.pop().is_some_and(|action| action != Action::Unlock) {}
         thread.doing = Doing::Thinking;
         self.tally.given_up += 1;
         self.recorder.note(now, || format!("n{node} thread {index} gives up a range"));
         if fault != NodeFault::StaysInQueue {
-            let input = self.nodes[usize::from(node)].pages.locks.give_back(number, now).input;
-            input.map_or(Ok(()), |input| self.step(node, input))?;
+            let page = wanted.first();
+            let input = self.nodes[usize::from(node)].shard_mut(page).locks.give_back(number, now).input;
+            input.map_or(Ok(()), |input| self.step(node, page, input))?;
         }
         if fault == NodeFault::KeepsPieces {
             self.thread(node, index).locking = None;

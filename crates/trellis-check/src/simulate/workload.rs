@@ -195,8 +195,7 @@ impl Drawing<'_> {
         let turn = self.thread.left;
         let layout = self.scenario.layout;
         let first = self.page(turn.wrapping_mul(7) % layout.places());
-        let range = layout.around(first, 0, 3);
-        self.push(Action::Change(range, turn));
+        self.push(Action::Change(first, layout.end_of_run(first, 4), turn));
     }
 
     fn guess(&mut self, page: PageIndex) {

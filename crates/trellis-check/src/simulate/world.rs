@@ -71,7 +71,6 @@ pub(super) struct World<'a, S: Start> {
     free: Vec<u32>,
     /// How much virtual time each operation that was done may explain.
     operation_ns_max: Nanoseconds,
-    effects: Vec<Effect>,
     sync_effects: Vec<sync::Effect>,
 }
 
@@ -102,14 +101,16 @@ impl<'a, S: Start> World<'a, S> {
             envelopes: Vec::with_capacity(256),
             free: Vec::with_capacity(256),
             operation_ns_max: operation_ns_max(&scenario.wires),
-            effects: Vec::with_capacity(64),
             sync_effects: Vec::with_capacity(16),
             scenario,
         };
         for me in 0..nodes {
-            let geometry = world.geometry(me);
-            let machine = start.start(world.scenario.protocol, geometry);
-            let pages = Shard::new(machine, geometry, NodeId(world.scenario.coordinator));
+            let shard = |shard| {
+                let geometry = world.geometry(me, shard);
+                let machine = start.start(world.scenario.protocol, geometry);
+                Shard::new(machine, geometry, NodeId(world.scenario.coordinator))
+            };
+            let pages = (0..world.scenario.layout.shards()).map(shard).collect();
             world.nodes.push(Node::new(me, world.scenario.founders, pages));
         }
         world
@@ -303,14 +304,15 @@ impl<'a, S: Start> World<'a, S> {
         }
     }
 
-    pub(super) fn geometry(&self, me: u16) -> Geometry {
+    /// The geometry of a shard of a node.
+    fn geometry(&self, me: u16, shard: u32) -> Geometry {
         Geometry {
             me: NodeId(me),
             nodes: self.scenario.nodes(),
             founders: self.scenario.founders,
             pages: self.scenario.layout.pages(),
-            shard: 0,
-            shards: 1,
+            shard,
+            shards: self.scenario.layout.shards(),
             home: self.scenario.home,
             marks: false,
         }
@@ -334,9 +336,8 @@ impl<'a, S: Start> World<'a, S> {
             return Err(format!("threads wait for ever: {}", self.who_waits()));
         }
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_present()) {
-            let machine = &node.pages.protocol;
             let pages = (0..self.scenario.layout.places()).map(|place| self.scenario.layout.page(place));
-            if let Some(page) = pages.into_iter().find(|&page| machine.is_pending(page)) {
+            if let Some(page) = pages.into_iter().find(|&page| node.shard(page).protocol.is_pending(page)) {
                 return Err(format!("a request of node {index} for {page} is under way for ever"));
             }
         }
@@ -411,21 +412,21 @@ impl<S: Start> model::Cluster for World<'_, S> {
 impl<S: Start> Stepping for World<'_, S> {
     type Node = S::Node;
 
-    fn shard(&mut self, node: u16, _page: PageIndex) -> &mut Shard<S::Node> {
-        &mut self.nodes[usize::from(node)].pages
+    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<S::Node> {
+        self.nodes[usize::from(node)].shard_mut(page)
+    }
+
+    fn shards(&self) -> u32 {
+        self.scenario.layout.shards()
     }
 
     fn now(&self) -> Nanoseconds {
         self.now
     }
 
-    fn order(&mut self, node: u16, _page: PageIndex, effect: Effect) -> Order {
-        let pages = &mut self.nodes[usize::from(node)].pages;
+    fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
+        let pages = self.nodes[usize::from(node)].shard_mut(page);
         self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns)
-    }
-
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        &mut self.effects
     }
 
     fn note_input(&mut self, node: u16, input: Input) {

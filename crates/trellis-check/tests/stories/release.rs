@@ -6,10 +6,11 @@
 //! the protocol: knowledge that goes from one node to another.
 
 use super::{Story, Words};
-use trellis_check::model::twinned::{Body, Diff, Handling, PAGE_WORDS, Releasing, Twinned, Value};
+use trellis_check::model::twinned::{Body, Came, Diff, PAGE_WORDS, Releasing, Twinned, Value};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
-use trellis_cluster_protocol::coherence::{Coherence, Geometry, Hlrc, Input, Message, Propagation};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Hlrc, Input, Message, Propagation};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::node::{self, Carrier, Order, Shard};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
 
 struct Envelope {
@@ -30,7 +31,7 @@ struct Waiting {
 }
 
 struct Node {
-    protocol: Hlrc,
+    pages: Shard<Hlrc>,
     intervals: Intervals,
     copies: Twinned,
     waiting: Vec<Waiting>,
@@ -73,7 +74,7 @@ impl Script {
             let marks = self.marks;
             let geometry = Geometry { me, nodes, founders: nodes, pages, shard: 0, shards: 1, home, marks };
             Node {
-                protocol: Hlrc::new(geometry, propagation),
+                pages: Shard::new(Hlrc::new(geometry, propagation), geometry, NodeId(0)),
                 intervals: Intervals::new(me, nodes, pages, true),
                 copies: Twinned::new(pages as usize),
                 waiting: Vec::new(),
@@ -131,7 +132,7 @@ impl Script {
         if self.marks {
             for page in 0..self.node(node).copies.views.len() {
                 let this = self.node(node);
-                if this.copies.stored[page] && this.protocol.is_watched(PageIndex(page as u32)) {
+                if this.copies.stored[page] && this.pages.protocol.is_watched(PageIndex(page as u32)) {
                     let range = PageRange::one(PageIndex(page as u32));
                     self.step(node, Input::Stored { range }, &Body::Nothing);
                 }
@@ -214,23 +215,11 @@ impl Script {
     }
 
     fn step(&mut self, node: u16, input: Input, body: &Body) {
-        self.log.push(format!("n{node} {input}"));
-        let mut effects = Vec::new();
-        self.node(node).protocol.step(0, input, &mut effects);
-        let mut handling = Handling::new(input, body);
-        for effect in effects {
-            let sent = self.under_way.len();
-            must(Acting { script: self, node }.carry_out(effect, &mut handling));
-            let diffs = self.under_way[sent..].iter().filter_map(|envelope| match &envelope.body {
-                Body::Diffs(diffs) => Some(format!(" {{{}}}", in_words(envelope.message.diffs()?, diffs))),
-                _ => None,
-            });
-            let line = format!("  {effect}{}", diffs.collect::<String>());
-            self.log.push(line);
-        }
-        for page in handling.changed {
-            self.step(node, Input::Changed { page }, &Body::Nothing);
-        }
+        let came = match input {
+            Input::Message { message, .. } => Some((message, body)),
+            _ => None,
+        };
+        must(node::step(&mut Acting { script: self, node }, input, came).map(drop));
     }
 
     fn state(&mut self) {
@@ -238,7 +227,7 @@ impl Script {
             let this = &self.nodes[usize::from(node)];
             let mut line = format!("n{node}:");
             for (page, view) in this.copies.views.iter().enumerate() {
-                let home = if this.protocol.owns(PageIndex(page as u32)) { " (home)" } else { "" };
+                let home = if this.pages.protocol.owns(PageIndex(page as u32)) { " (home)" } else { "" };
                 let values: Vec<String> = this.copies.bytes[page].iter().map(Value::to_string).collect();
                 line += &match view {
                     Access::None => format!(" p{page}{home} -"),
@@ -260,6 +249,35 @@ struct Acting<'a> {
     node: u16,
 }
 
+impl<'a> Carrier for Acting<'a> {
+    type Protocol = Hlrc;
+    type Attached = Came<'a>;
+    type Breach = String;
+
+    fn shard(&mut self) -> &mut Shard<Hlrc> {
+        &mut self.script.node(self.node).pages
+    }
+
+    fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        self.shard().protocol.step(0, input, effects);
+        self.script.log.push(format!("n{} {input}", self.node));
+        self.script.log.extend(effects.iter().map(|effect| format!("  {effect}")));
+    }
+
+    fn order(&mut self, effect: Effect) -> Order {
+        self.shard().order(effect, || 0, 0)
+    }
+
+    fn carry_out(&mut self, order: Order, came: Came<'a>) -> Result<(), String> {
+        self.obey(order, came)
+    }
+
+    fn send_diffs(&mut self, message: Message, to: impl Iterator<Item = NodeId>, came: Came<'a>) -> Result<(), String> {
+        self.send_all(message, to, came);
+        Ok(())
+    }
+}
+
 impl Releasing for Acting<'_> {
     fn me(&self) -> u16 {
         self.node
@@ -273,7 +291,13 @@ impl Releasing for Acting<'_> {
         Some(page.0 as usize)
     }
 
+    /// The line of the effect says which diffs are sent.
     fn send(&mut self, to: NodeId, message: Message, body: Body) {
+        if let (Some(pages), Body::Diffs(diffs)) = (message.diffs(), &body) {
+            let effect = format!("  {}", Effect::Send { to, message });
+            let line = self.script.log.iter_mut().rfind(|line| **line == effect).expect("it was decided");
+            *line += &format!(" {{{}}}", in_words(pages, diffs));
+        }
         self.script.under_way.push(Envelope { from: self.node, to: to.0, message, body });
     }
 
@@ -288,6 +312,10 @@ impl Releasing for Acting<'_> {
 
     fn published(&mut self) {
         self.script.node(self.node).is_publishing = false;
+    }
+
+    fn differs(&mut self, page: PageIndex) {
+        self.shard().differs(page);
     }
 }
 

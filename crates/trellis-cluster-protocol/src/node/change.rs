@@ -197,6 +197,11 @@ impl Change {
         self.step == Step::LastBarrier
     }
 
+    /// Whether the node has said that none of its requests is under way, and waits until all have.
+    pub fn has_settled(&self) -> bool {
+        self.step == Step::Barrier(SETTLED)
+    }
+
     /// Takes how the last order ended, and returns the next order.
     ///
     /// # Panics

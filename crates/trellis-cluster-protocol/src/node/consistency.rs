@@ -1,19 +1,10 @@
 //! Release consistency on a whole node: what it does before it releases something and after it acquired something.
 //!
-//! A node that is about to release something publishes what it stored:
-//!
-//! 1. In every shard it compares the pages that stay open ([`super::Shard::look_for_stores`]). The kernel looks for marks
-//!    in the chunks that are watched ([`super::Shard::watched`], [`super::Shard::marked`]). The protocol gets
-//!    [`crate::coherence::Input::Stored`] for each page that was found.
-//! 2. The node calls [`Consistency::begin`]. Every shard publishes ([`super::Shard::publish`]): the node calls
-//!    [`Consistency::owes`] before it steps the protocol of the shard. After the last shard it calls
-//!    [`Consistency::published`].
-//! 3. It waits until [`Consistency::published`] returns the publisher.
-//! 4. It calls [`Consistency::end`], also if it has waited too long. In that case it releases nothing.
-//!
-//! After an acquire the node applies what [`Consistency::refresh`] returns. Every message that releases something carries
-//! what its receiver may not know ([`Intervals::append_notices`]). These messages are sent in the order in which the
-//! notices were appended, because notices depend on earlier ones.
+//! A publication begins ([`Consistency::begin`]), each shard owes answers to it ([`Consistency::owes`]) and gives them
+//! ([`Consistency::published`]), and it ends ([`Consistency::end`]), also if it was waited for too long: in that case the node
+//! releases nothing. [`super::releases`] carries this out over all shards. Every message that releases something carries what its
+//! receiver may not know ([`Intervals::append_notices`]). These messages are sent in the order in which the notices were
+//! appended, because notices depend on earlier ones.
 //!
 //! Promises: a release follows only after every store that was made before it is at its home, and it belongs to an
 //! interval that has ended. A publication that took too long is finished by the next one. Publications follow one

@@ -7,29 +7,40 @@
 //!   its pages are taken over.
 //!
 //! [`Shard`] joins the decisions about the pages of one shard, and [`Consistency`] those about releases on the whole node.
+//! [`step`] lets a shard take a fact, and has a [`Carrier`] carry out what follows. What concerns several shards or other
+//! parts holds them one after the other ([`Parts`], [`Publisher`], [`Member`]): [`publish`], [`apply`], [`hear`],
+//! [`with_token`], [`PageChange`], [`Leaving`], [`members_changed`].
 //!
 //! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
 //! thread, no bytes of pages.
 
 pub mod change;
 mod consistency;
+mod departure;
 mod frozen;
 mod knowledge;
 mod leaving;
 mod marks;
 mod open_pages;
+mod page_change;
 mod range_locks;
+mod releases;
 mod shard;
+mod step;
 mod take_over;
 mod timers;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
+pub use departure::{Awaited, Leaving, Member, members_changed};
 pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
 use marks::Marks;
 pub use open_pages::STORED_IN_A_ROW;
+pub use page_change::{Next, PageChange, thaw};
 pub use range_locks::{GivenBack, LockedRange, RangeLockCall, RangeLocks};
+pub use releases::{Publisher, Releases, apply, hear, look_for_stores, publish, published, with_token};
 pub use shard::{Order, Shard};
+pub use step::{Carrier, Parts, step, take, take_due};
 pub use take_over::{TakeOver, Taking};
 pub use timers::{Resumes, Timers};

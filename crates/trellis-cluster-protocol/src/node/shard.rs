@@ -1,12 +1,10 @@
 //! The pages of one shard at one node: their protocol, and the decisions that surround it.
 //!
-//! An embedder steps the protocol, and passes each of its effects to [`Shard::order`] in their order. What it gets back
-//! is what it does: to memory, to threads, to the network. After the effects of a step it continues with
-//! [`Shard::next_answer`] until there is none. Diffs, twins and piggybacked pages of `hlrc`, under which no node leaves, may
-//! be sent without it.
+//! A step ([`super::step`]) lets the protocol decide, and passes each of its effects to [`Shard::order`] in their order.
+//! The [`Order`] is what its carrier does: to memory, to threads, to the network.
 //!
 //! Promises: no [`Order::Send`] is for a departed node. An alarm comes back through [`Shard::pop_due`], once, and so does
-//! a page that is held, unless the node leaves first. An embedder carries orders out and decides nothing.
+//! a page that is held, unless the node leaves first. A carrier carries orders out and decides nothing.
 
 use super::{Departures, Marks, PublicationLimits, RangeLocks, Route, STORED_IN_A_ROW, Timers};
 use crate::Nanoseconds;
@@ -27,8 +25,10 @@ pub struct Shard<C> {
     pub locks: RangeLocks,
     /// The nodes that have departed.
     pub departures: Departures,
-    /// Answers in place of departed nodes.
-    answers: Vec<(NodeId, Message)>,
+    /// Room for the effects of a step; empty between steps.
+    effects: Vec<Effect>,
+    /// What the protocol still hears of the effects of a step.
+    conclusions: Vec<Input>,
     /// The pages whose stores the kernel marks, if it does.
     marks: Option<Box<Marks>>,
     /// Pages whose protocol is about to change.
@@ -82,7 +82,8 @@ impl<C: Coherence> Shard<C> {
             timers: Timers::default(),
             locks: RangeLocks::default(),
             departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
-            answers: Vec::new(),
+            effects: Vec::new(),
+            conclusions: Vec::new(),
             marks: geometry.marks.then(|| Box::new(Marks::new(&geometry, STORED_IN_A_ROW))),
             frozen: 0..0,
             geometry,
@@ -95,6 +96,16 @@ impl<C: Coherence> Shard<C> {
     pub fn opening_after(mut self, stored_in_a_row: u8) -> Shard<C> {
         self.marks = self.marks.map(|_| Box::new(Marks::new(&self.geometry, stored_in_a_row)));
         self
+    }
+
+    /// Its number among the shards of the node.
+    pub fn number(&self) -> u32 {
+        self.geometry.shard
+    }
+
+    /// Whether this node is the home of `page`.
+    pub fn is_home_of(&self, page: PageIndex) -> bool {
+        self.geometry.home_of(page) == self.geometry.me
     }
 
     /// Whether the bytes of these pages, which are in this shard, were requested, so that they may be written into the
@@ -201,14 +212,29 @@ impl<C: Coherence> Shard<C> {
         (publishers > 0).then(|| (input, publishers - self.protocol.publishing()))
     }
 
-    /// The next answer of a departed node, as the protocol receives it.
-    pub fn next_answer(&mut self) -> Option<Input> {
-        self.answers.pop().map(|(from, message)| Input::Message { from, message })
+    pub(super) fn take_room(&mut self) -> Vec<Effect> {
+        core::mem::take(&mut self.effects)
+    }
+
+    pub(super) fn give_room(&mut self, mut effects: Vec<Effect>) {
+        effects.clear();
+        self.effects = effects;
+    }
+
+    /// A page that was inspected ([`Effect::Inspect`]) differs from its twin.
+    pub fn differs(&mut self, page: PageIndex) {
+        self.conclusions.push(Input::Changed { page });
+    }
+
+    /// What the protocol hears next of the effects of a step: that a page differs from its twin, or the answer of a departed
+    /// node.
+    pub fn next_conclusion(&mut self) -> Option<Input> {
+        self.conclusions.pop()
     }
 
     /// Forgets the answers of departed nodes; only a checker that breaks a node does so.
     pub fn forget_answers(&mut self) {
-        self.answers.clear();
+        self.conclusions.clear();
     }
 
     /// The next page that is held no longer, or the next alarm that goes off, by `now`.
@@ -222,7 +248,7 @@ impl<C: Coherence> Shard<C> {
         match self.departures.route(geometry.me, self.coordinator, to, message, |page| geometry.home_of(page)) {
             Route::To(to) => Order::Send { to, message },
             Route::Answered(answer) => {
-                self.answers.push((to, answer));
+                self.conclusions.push(Input::Message { from: to, message: answer });
                 Order::Nothing
             }
             Route::Dropped => Order::Nothing,
@@ -291,12 +317,12 @@ mod tests {
         let send = Effect::Send { to: OTHER, message: invalidate };
         let sent = Order::Send { to: OTHER, message: invalidate };
         assert_eq!(shard.order(send, no_clock, HOLD_MAX), sent);
-        assert_eq!(shard.next_answer(), None);
+        assert_eq!(shard.next_conclusion(), None);
         shard.departures.depart(OTHER);
         assert_eq!(shard.order(send, no_clock, HOLD_MAX), Order::Nothing);
         let answer = Input::Message { from: OTHER, message: Message::Invalidated { page: PAGE } };
-        assert_eq!(shard.next_answer(), Some(answer));
-        assert_eq!(shard.next_answer(), None);
+        assert_eq!(shard.next_conclusion(), Some(answer));
+        assert_eq!(shard.next_conclusion(), None);
     }
 
     #[test]

@@ -286,6 +286,12 @@ impl Place {
     }
 }
 
+impl AsRef<Sync> for Sync {
+    fn as_ref(&self) -> &Sync {
+        self
+    }
+}
+
 impl Sync {
     /// For node `me` of a cluster of `founders` nodes. Other nodes, with higher numbers, may join later.
     pub fn new(me: NodeId, founders: u16) -> Sync {

@@ -1,7 +1,4 @@
-//! Carries out changes of the protocol of pages while the cluster runs ([`node::change`]).
-//!
-//! Every node makes the same call. Threads that need a frozen page wait, no guess requests one, and no thread begins to
-//! lock one. Before the protocol changes, the home of each page fetches it, for stores, unless no node ever touched it.
+//! Carries out changes of the protocol of pages while the cluster runs ([`PageChange`]). Every node makes the same call.
 //!
 //! Promises: the bytes of pages stay the same. Either every node changes or none does, and then the call says why at each
 //! of them. Threads may use the region meanwhile. It must never change a page that the program has locked, and never go on
@@ -12,15 +9,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis_base::Fnv1a;
-use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
-use trellis_cluster_protocol::node::change::{self, Ending, Order};
-use trellis_cluster_protocol::node::{GatherStep, Gathering};
-use trellis_cluster_protocol::{Access, PageIndex, PageRange, node};
+use trellis_cluster_protocol::coherence::{Coherence, PROTOCOLS_MAX, Protocol};
+use trellis_cluster_protocol::node::change::{Ending, Input};
+use trellis_cluster_protocol::node::{self, Next, PageChange};
+use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use trellis_memory::{Detection, MapError};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::{Waiting, runs};
 use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
 use super::{Node, Ticket};
@@ -45,12 +41,11 @@ impl Changes {
     }
 }
 
-/// One call of the program.
+/// What one call of the program found out.
+#[derive(Default)]
 struct Call<'a> {
-    pages: Range<u32>,
-    protocol: Protocol,
     /// For the barrier to which this node came last.
-    ticket: Option<Ticket<'a>>,
+    barrier: Option<Ticket<'a>>,
     /// Why this node cannot have the change.
     objection: Option<String>,
     /// What took too long last.
@@ -71,7 +66,7 @@ impl Node {
             return Err(WaitError::Misuse(what.to_owned()));
         }
         let changed = self.change_together(pages.clone(), protocol);
-        self.thaw(pages);
+        let Ok(()) = node::thaw(&mut self.hands(), pages);
         self.changes.is_busy.store(false, Ordering::Release);
         changed
     }
@@ -87,73 +82,86 @@ impl Node {
     }
 
     fn change_together(&self, pages: Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
-        let begun = lock(&self.changes.ended).begin(self.me, proposal(&pages, protocol), RESERVED_FIRST);
-        let Some((mut change, mut order)) = begun else {
+        let (what, proposal) = ((pages.clone(), protocol), proposal(&pages, protocol));
+        let begun = PageChange::begin(&lock(&self.changes.ended), self.me, what, proposal, RESERVED_FIRST);
+        let Some((mut change, mut next)) = begun else {
             let what =
                 "so many changes of protocols were given up that no numbers are left for another; restart the cluster";
             return Err(WaitError::Misuse(what.to_owned()));
         };
-        let mut call = Call { pages, protocol, ticket: None, objection: None, late: None };
+        let (mut call, mut ticket) = (Call::default(), None);
         loop {
-            if let Order::End(ending) = order {
+            if let Next::End(ending) = next {
                 lock(&self.changes.ended).end(ending);
-                return self.ended(call, ending);
+                return self.ended(call, &pages, protocol, ending);
             }
-            let input = match self.carry_out_change(&mut call, order) {
+            let input = match self.do_next(&mut call, ticket.take(), next, &pages, protocol) {
                 Err(error @ WaitError::Failed(_)) => return Err(error),
                 Err(error) => {
                     call.late = Some(error);
-                    change::Input::TooLong
+                    Input::TooLong
                 }
                 Ok(input) => input,
             };
-            order = change.step(input);
+            let waiter = ticket.insert(self.waiters.take()).name();
+            let Ok(after) = change.go_on(&mut self.hands(), self.now(), input, waiter);
+            next = after;
         }
     }
 
-    fn carry_out_change<'a>(&'a self, call: &mut Call<'a>, order: Order) -> Result<change::Input, WaitError> {
-        match order {
-            Order::Barrier(barrier) => {
-                let ticket = call.ticket.insert(self.enter_barrier(barrier));
+    /// Does what the change needs next. A thread that waits for a page waits with `ticket`.
+    fn do_next<'a>(
+        &'a self,
+        call: &mut Call<'a>,
+        ticket: Option<Ticket<'a>>,
+        next: Next,
+        pages: &Range<u32>,
+        protocol: Protocol,
+    ) -> Result<Input, WaitError> {
+        // Threads that wait for frozen pages may have all other tickets.
+        let ticket = ticket.filter(|_| matches!(next, Next::Page(_)));
+        match next {
+            Next::Barrier(barrier) => {
+                let ticket = call.barrier.insert(self.enter_barrier(barrier));
                 self.wait_in_barrier(ticket, barrier, WAIT)?;
-                return Ok(change::Input::Met);
+                return Ok(Input::Met);
             }
-            Order::WaitAgain(barrier) => {
-                let ticket = call.ticket.as_ref().expect("this node has come to the barrier");
+            Next::Again(barrier) => {
+                let ticket = call.barrier.as_ref().expect("this node has come to the barrier");
                 self.wait_in_barrier(ticket, barrier, WAIT)?;
-                return Ok(change::Input::Met);
+                return Ok(Input::Met);
             }
-            Order::Operate(word, operation) => {
-                return self.operate_as(word, operation, WAIT).map(change::Input::Value);
+            Next::Operate(word, operation) => return self.operate_as(word, operation, WAIT).map(Input::Value),
+            Next::Object(locked) => {
+                call.objection = self.objection(locked, protocol);
+                return Ok(Input::Frozen { objects: call.objection.is_some() });
             }
-            Order::Freeze => {
-                self.freeze(call.pages.clone());
-                call.objection = self.objection(&call.pages, call.protocol);
-                return Ok(change::Input::Frozen { objects: call.objection.is_some() });
+            Next::Page(page) => self.wait_for_change(&ticket.expect("the page was waited for"), page)?,
+            Next::Gather(away) => {
+                let fetched = self.fetch(away.first().0..away.end(), true, Why::Gathered);
+                fetched.map_err(|error| match error {
+                    WaitError::TooLong { what, seconds, whom } => {
+                        WaitError::TooLong { what: WAIT.to_string(), seconds, whom: format!("{what}: {whom}") }
+                    }
+                    other => other,
+                })?;
             }
-            Order::Settle => {
-                self.settle(&call.pages)?;
-                self.close_copies(&call.pages)?;
-            }
-            Order::Gather => self.gather(&call.pages)?,
-            Order::Change => {
-                self.changes.any.store(true, Ordering::Release);
-                self.change(&call.pages, call.protocol);
-            }
-            Order::Pass(barriers) => barriers.for_each(|barrier| drop(self.enter_barrier(barrier))),
-            Order::End(_) => unreachable!("the end is no order to carry out"),
+            Next::Publish => self.publish()?,
+            Next::Prepare => self.prepare_change(pages, protocol),
+            Next::Pass(barriers) => barriers.for_each(|barrier| drop(self.enter_barrier(barrier))),
+            Next::End(_) => unreachable!("nothing follows the end"),
         }
-        Ok(change::Input::Done)
+        Ok(Input::Done)
     }
 
     /// What the program is told.
-    fn ended(&self, call: Call<'_>, ending: Ending) -> Result<(), WaitError> {
-        let Call { pages, protocol, objection, late, .. } = call;
+    fn ended(&self, call: Call<'_>, pages: &Range<u32>, protocol: Protocol, ending: Ending) -> Result<(), WaitError> {
+        let Call { objection, late, .. } = call;
         let late = || late.expect("something took too long");
         match ending {
             Ending::Agreed { objections: 0, .. } => Ok(()),
             Ending::Agreed { differs, .. } => {
-                Err(WaitError::Misuse(objection.unwrap_or_else(|| refused(&pages, protocol, differs))))
+                Err(WaitError::Misuse(objection.unwrap_or_else(|| refused(pages, protocol, differs))))
             }
             Ending::GivenUp { by: None } => Err(late()),
             Ending::GivenUp { by: Some(by) } => Err(WaitError::TooLong {
@@ -169,57 +177,12 @@ impl Node {
         }
     }
 
-    fn freeze(&self, pages: Range<u32>) {
-        for shard in &self.shards {
-            lock(shard).node.freeze(pages.clone());
-        }
-    }
-
-    fn thaw(&self, pages: Range<u32>) {
-        for shard in &self.shards {
-            lock(shard).node.thaw();
-        }
-        for run in runs(pages) {
-            self.wake(&mut lock(self.shard_of(run.first())), run);
-        }
-    }
-
-    /// Waits until none of this node's requests is under way.
-    fn settle(&self, pages: &Range<u32>) -> Result<(), WaitError> {
-        for run in runs(pages.clone()) {
-            loop {
-                let ticket = self.waiters.take();
-                let mut shard = lock(self.shard_of(run.first()));
-                let Some(page) = shard.node.unsettled(run) else { break };
-                shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-                drop(shard);
-                self.wait_for_change(&ticket, page)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Under release consistency several nodes may store to a page. All but its directory close it; when this returns,
-    /// their stores are at its home.
-    fn close_copies(&self, pages: &Range<u32>) -> Result<(), WaitError> {
-        for run in runs(pages.clone()) {
-            self.step(&mut lock(self.shard_of(run.first())), Input::Close { range: run });
-        }
-        self.publish()
-    }
-
     /// Why this node objects to the change, if it does. Locks that are waited for count: they may come at any time.
-    fn objection(&self, pages: &Range<u32>, protocol: Protocol) -> Option<String> {
-        for run in runs(pages.clone()) {
-            let mut shard = lock(self.shard_of(run.first()));
-            let now = self.now();
-            // Locks whose time is over end before this looks.
-            self.release_due(&mut shard);
-            if let Some(held) = shard.node.locks.in_use(run, now) {
-                return Some(format!(
-                    "this node's program holds or waits for a lock of {held}; give it back before the protocol changes"
-                ));
-            }
+    fn objection(&self, locked: Option<PageRange>, protocol: Protocol) -> Option<String> {
+        if let Some(held) = locked {
+            return Some(format!(
+                "this node's program holds or waits for a lock of {held}; give it back before the protocol changes"
+            ));
         }
         let known = lock(&self.protocols);
         (!known.contains(&protocol) && known.len() >= PROTOCOLS_MAX).then(|| {
@@ -230,44 +193,9 @@ impl Node {
         })
     }
 
-    /// Gets every page of which this node is the home, for stores, unless no node ever touched it.
-    fn gather(&self, pages: &Range<u32>) -> Result<(), WaitError> {
-        runs(pages.clone()).filter(|run| self.home_of(run.first()) == self.me).try_for_each(|run| self.gather_run(run))
-    }
-
-    fn gather_run(&self, run: PageRange) -> Result<(), WaitError> {
-        let mut gathering = Gathering::new(run);
-        loop {
-            let ticket = self.waiters.take();
-            let mut shard = lock(self.shard_of(run.first()));
-            match gathering.next(&shard.node) {
-                GatherStep::Request(away) => {
-                    drop(shard);
-                    // The fetch takes a slot of its own, and threads that wait for frozen pages may have all others.
-                    drop(ticket);
-                    let fetched = self.fetch(away.first().0..away.end(), true, Why::Gathered);
-                    fetched.map_err(|error| match error {
-                        WaitError::TooLong { what, seconds, whom } => {
-                            WaitError::TooLong { what: WAIT.to_string(), seconds, whom: format!("{what}: {whom}") }
-                        }
-                        other => other,
-                    })?;
-                }
-                GatherStep::Await(page, fault) => {
-                    shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-                    if let Some(fault) = fault {
-                        self.step(&mut shard, fault);
-                    }
-                    drop(shard);
-                    self.wait_for_change(&ticket, page)?;
-                }
-                GatherStep::Done => return Ok(()),
-            }
-        }
-    }
-
-    /// Changes this node's own choice. Nothing about the pages is under way anywhere.
-    fn change(&self, pages: &Range<u32>, protocol: Protocol) {
+    /// This node's pages are about to change.
+    fn prepare_change(&self, pages: &Range<u32>, protocol: Protocol) {
+        self.changes.any.store(true, Ordering::Release);
         let mut known = lock(&self.protocols);
         if !known.contains(&protocol) {
             known.push(protocol);
@@ -278,16 +206,6 @@ impl Node {
         }
         if let Err(error) = self.detect_stores(pages, protocol) {
             self.fail(format!("cannot change how stores to pages are noticed: {error}"));
-        }
-        for run in runs(pages.clone()) {
-            let mut shard = lock(self.shard_of(run.first()));
-            for input in shard.node.let_go(run) {
-                self.step(&mut shard, input);
-            }
-            shard.change(run, protocol);
-            if let Err(error) = self.open_again(&shard, run) {
-                self.fail(format!("cannot change the access to pages: {error}"));
-            }
         }
     }
 
@@ -301,15 +219,12 @@ impl Node {
     }
 
     /// Opens the pages that the new protocol takes over as open to stores, however stores were noticed before.
-    fn open_again(&self, shard: &super::Shard, run: PageRange) -> Result<(), MapError> {
-        if !self.geometry.marks {
-            return Ok(());
+    pub(super) fn open_again(&self, shard: &super::Shard, run: PageRange) {
+        let is_open = |page: &PageIndex| shard.node.protocol.access(*page) == Access::Write;
+        let mut open = run.pages().filter(is_open).filter(|_| self.geometry.marks);
+        if let Err(error) = open.try_for_each(|page| self.region.upgrade(page.0 as usize, 1)) {
+            self.fail(format!("cannot change the access to pages: {error}"));
         }
-        let is_open = |page: PageIndex| shard.node.protocol.access(page) == Access::Write;
-        for page in run.pages().filter(|&page| is_open(page)) {
-            self.region.upgrade(page.0 as usize, 1)?;
-        }
-        Ok(())
     }
 
     fn wait_for_change(&self, ticket: &super::Ticket<'_>, page: PageIndex) -> Result<(), WaitError> {

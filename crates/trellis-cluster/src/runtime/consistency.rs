@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::Input;
-use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::node::{self, Piggybacking, PublicationLimits};
+use trellis_cluster_protocol::node::{self, PublicationLimits, Publisher as _};
 use trellis_cluster_protocol::wire;
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, runs};
 
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::{Waiting, runs, shard_number};
+use super::pages::{Waiting, shard_number};
 use super::progress::Waited;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
@@ -39,7 +38,7 @@ const EARLY_MAX: usize = trellis_transport::links::udp::delivery::WINDOW as usiz
 pub(super) struct Consistency {
     /// Some pages of the region are under a protocol with release consistency.
     is_used: AtomicBool,
-    state: Ordered<node::Consistency>,
+    pub(super) state: Ordered<node::Consistency>,
     limits: PublicationLimits,
     /// Held by the thread that publishes; the chunks in which it has the kernel look for marks.
     turn: Ordered<Vec<PageRange>>,
@@ -77,11 +76,6 @@ impl Consistency {
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// Every node that acquires what this node releases from now on must know that these pages changed.
-    pub(super) fn note(&self, notice: Notice) {
-        lock(&self.state).knowledge.intervals.note(notice);
-    }
-
     /// The shard of `page` may have pages whose stores are noticed by marks.
     pub(super) fn watch(&self, page: PageIndex) {
         const { assert!(SHARDS <= u32::BITS, "each shard has a bit") };
@@ -89,6 +83,15 @@ impl Consistency {
         if self.watching.load(Ordering::Relaxed) & bit == 0 {
             self.watching.fetch_or(bit, Ordering::AcqRel);
         }
+    }
+
+    /// Called while the shard is locked, so that it is not watched again meanwhile.
+    pub(super) fn watch_no_longer(&self, shard: u32) {
+        self.watching.fetch_and(!(1 << shard), Ordering::AcqRel);
+    }
+
+    pub(super) fn is_watching(&self, shard: u32) -> bool {
+        self.watching.load(Ordering::Acquire) >> shard & 1 != 0
     }
 }
 
@@ -104,10 +107,10 @@ impl Node {
         let started = self.now();
         let _inside = self.inside(started);
         let mut turn = lock(&self.consistency.turn);
-        self.look_for_stores(&mut turn);
+        let Ok(()) = node::look_for_stores(&mut self.hands(), &mut turn);
         let ticket = self.waiters.take_for_publication();
         let early = self.poll_early();
-        self.publish_shards(ticket.name());
+        let Ok(()) = node::publish(&mut self.hands(), ticket.name(), &self.consistency.limits);
         let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));
         let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.state).end();
@@ -119,33 +122,6 @@ impl Node {
         }
     }
 
-    fn publish_shards(&self, publisher: u32) {
-        lock(&self.consistency.state).begin(publisher);
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            if let Some((input, owed)) = shard.node.publish(&self.consistency.limits) {
-                lock(&self.consistency.state).owes(owed);
-                self.step(&mut shard, input);
-            }
-        }
-        self.published();
-    }
-
-    /// Sends the pages that this node published last to `to`, the next holder of a lock.
-    pub(super) fn piggyback(&self, to: NodeId) {
-        let mut piggybacking = Piggybacking::new(to, self.config.page_bytes, self.has_changed_protocols());
-        for shard in &self.shards {
-            if piggybacking.is_over() {
-                return;
-            }
-            let mut shard = lock(shard);
-            if let Some(input) = piggybacking.of(&shard.node.protocol) {
-                self.step(&mut shard, input);
-                piggybacking.sent(shard.sent);
-            }
-        }
-    }
-
     pub(super) fn homes_that_owe_an_answer(&self) -> String {
         let mut homes: Vec<NodeId> = Vec::new();
         for shard in &self.shards {
@@ -154,53 +130,6 @@ impl Node {
         homes.sort_unstable();
         homes.dedup();
         format!("waiting for {}", self.names(&homes))
-    }
-
-    /// A shard has published, or all have been told to.
-    pub(super) fn published(&self) {
-        let publisher = lock(&self.consistency.state).published();
-        if let Some(publisher) = publisher {
-            self.waiters.signal(publisher, 0);
-        }
-    }
-
-    /// Tells the protocol which pages were stored to: they stay open and differ from their twins, or the kernel marked
-    /// them. `chunks` is room for the pages at which the kernel looks.
-    fn look_for_stores(&self, chunks: &mut Vec<PageRange>) {
-        chunks.clear();
-        let watching = self.consistency.watching.load(Ordering::Acquire);
-        let mut stored = Vec::new();
-        for (number, shard) in self.shards.iter().enumerate().filter(|(number, _)| watching >> number & 1 != 0) {
-            let mut shard = lock(shard);
-            let protect = |page: PageIndex| self.region.downgrade(page.0 as usize, 1);
-            if let Err(error) = shard.node.look_for_stores(|page| self.differs_from_twin(page), protect, &mut stored) {
-                self.fail(format!("cannot protect a page again: {error}"));
-            }
-            for page in stored.drain(..) {
-                self.step(&mut shard, Input::Stored { range: PageRange::one(page) });
-            }
-            chunks.extend(shard.node.watched());
-            if !shard.node.is_watching() {
-                self.consistency.watching.fetch_and(!(1 << number), Ordering::AcqRel);
-            }
-        }
-        chunks.sort_unstable_by_key(|pages| pages.first());
-        for run in chunks.chunk_by(|one, next| one.end() == next.first().0) {
-            let (first, end) = (run[0].first().0, run[run.len() - 1].end());
-            let found = &mut |page: usize, count: usize| {
-                for run in runs(page as u32..(page + count) as u32) {
-                    let mut shard = lock(self.shard_of(run.first()));
-                    let mut rest = Some(run);
-                    while let Some(range) = rest.and_then(|rest| shard.node.marked(rest)) {
-                        self.step(&mut shard, Input::Stored { range });
-                        rest = run.from(range.end());
-                    }
-                }
-            };
-            if let Err(error) = self.region.stored_to(first as usize, (end - first) as usize, found) {
-                self.fail(format!("cannot find out which pages were stored to: {error}"));
-            }
-        }
     }
 
     /// Called after every acquire: after a lock was taken, a barrier was left, a semaphore was lowered, a word was loaded.
@@ -215,9 +144,7 @@ impl Node {
         let refreshing = lock(&self.consistency.state).refresh();
         let Some(notices) = refreshing else { return };
         let started = self.now();
-        for Notice { range, stamp } in notices {
-            self.step(&mut lock(self.shard_of(range.first())), Input::Notice { range, stamp });
-        }
+        let Ok(()) = node::apply(&mut self.hands(), notices);
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
     }
 
@@ -238,32 +165,10 @@ impl Node {
     /// Learns what is attached to a message about synchronisation or the heap. The message is used when everything that it
     /// depends on is known.
     pub(super) fn hear(&self, from: NodeId, message: wire::Message, attached: &[u8]) {
-        if !self.releases(&message) {
-            return self.use_message(from, message);
-        }
-        let heard = lock(&self.consistency.state).knowledge.hear(from, message, attached);
-        match heard {
-            Ok(None) => return,
-            Ok(Some(message)) => self.use_message(from, message),
-            Err(why) => return self.refuse_frame(from, why),
-        }
-        // Earlier messages may have waited for what was learnt.
-        loop {
-            let next = lock(&self.consistency.state).knowledge.next_usable();
-            match next {
-                None => return,
-                Some((from, Ok(message))) => self.use_message(from, message),
-                Some((from, Err(why))) => self.refuse_frame(from, why),
-            }
-        }
-    }
-
-    fn use_message(&self, from: NodeId, message: wire::Message) {
-        match message {
-            wire::Message::Sync(message) => self.sync_message(from, message),
-            wire::Message::Heap(message) => self.heap_message(from, message),
-            wire::Message::Coherence(_) | wire::Message::Membership(_) => unreachable!("they carry no knowledge"),
-        }
+        let Ok(()) = match self.releases(&message) {
+            true => node::hear(&mut self.hands(), from, message, attached),
+            false => self.hands().use_message(from, message),
+        };
     }
 
     /// As [`node::Knowledge::comes_to_barrier`].

@@ -6,7 +6,7 @@
 //!
 //! This file also sends and merges whole pages that travel with a lock's token.
 
-use trellis_cluster_protocol::coherence::{Effect, Message};
+use trellis_cluster_protocol::coherence::Message;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, wire};
 use trellis_memory::{MapError, diff};
 use trellis_transport::SendError;
@@ -71,43 +71,10 @@ fn put_piece(out: &mut Vec<u8>, piece: &[u8]) {
     out.extend_from_slice(piece);
 }
 
-/// Joins the first effects that can be carried out as one: the same effect on neighbouring runs of pages, or the same
-/// diffs to several nodes. Returns also how many they are.
-pub(super) fn joined(effects: &[Effect]) -> (Effect, usize) {
-    let first = effects[0];
-    if let Effect::Send { message, .. } = first
-        && message.diffs().is_some()
-    {
-        let same = |effect: &&Effect| matches!(effect, Effect::Send { message: other, .. } if *other == message);
-        return (first, effects.iter().take_while(same).count());
-    }
-    let (mut whole, mut count) = (first, 1);
-    for next in &effects[1..] {
-        match join(whole, *next) {
-            Some(both) => whole = both,
-            None => break,
-        }
-        count += 1;
-    }
-    (whole, count)
-}
-
-fn join(one: Effect, next: Effect) -> Option<Effect> {
-    let both = |one: PageRange, next: PageRange| {
-        (one.end() == next.first().0).then(|| PageRange::new(one.first(), one.count() + next.count())).flatten()
-    };
-    Some(match (one, next) {
-        (Effect::Revoke(one), Effect::Revoke(next)) => Effect::Revoke(both(one, next)?),
-        (Effect::Downgrade(one), Effect::Downgrade(next)) => Effect::Downgrade(both(one, next)?),
-        (Effect::KeepTwin(one), Effect::KeepTwin(next)) => Effect::KeepTwin(both(one, next)?),
-        _ => return None,
-    })
-}
-
 impl Node {
     /// Sends diffs to one node or to several: those of this node's stores, or those that came and are passed on
     /// (`pieces`).
-    pub(super) fn send_diffs(&self, message: Message, sends: &[Effect], pieces: Option<Pieces<'_>>) {
+    pub(super) fn send_diffs(&self, message: Message, to: impl Iterator<Item = NodeId>, pieces: Option<Pieces<'_>>) {
         let (origin, pages) = match message {
             Message::Diff { writer, pages, .. } => (writer, pages),
             Message::Update { origin, pages, .. } => (origin, pages),
@@ -122,7 +89,7 @@ impl Node {
             }
         };
         let (header, body) = with_attached(&wire::Message::Coherence(message), &attached);
-        let to: Vec<usize> = sends.iter().filter_map(receiver).map(|to| usize::from(to.0)).collect();
+        let to: Vec<usize> = to.map(|to| usize::from(to.0)).collect();
         self.count_out(to.len() as u64, body.len());
         LiveCounters::add(&self.counters().diffs_out, u64::from(pages.count()) * to.len() as u64);
         let payload = trellis_transport::Payload::Copy(&body);
@@ -229,13 +196,6 @@ impl Node {
         // SAFETY: both are whole pages that live as long as the region. If bytes change meanwhile, either answer will
         // do: such a page is looked at again. The twin is used under this shard's lock only, which is held.
         unsafe { libc::memcmp(now.cast(), before.cast(), self.config.page_bytes) != 0 }
-    }
-}
-
-fn receiver(effect: &Effect) -> Option<NodeId> {
-    match effect {
-        Effect::Send { to, .. } => Some(*to),
-        _ => None,
     }
 }
 

@@ -6,20 +6,22 @@
 //!
 //! The order of locks in [`super`] has one more here: the membership comes before a shard.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
+use trellis_cluster_protocol::coherence::{Coherence, Input};
 use trellis_cluster_protocol::membership::{self, NoPlace};
-use trellis_cluster_protocol::node::{LeavingStep, TakeOver, Taking, left_behind};
+use trellis_cluster_protocol::node::{Awaited, Leaving, LeavingStep, Member, TakeOver, Taking};
 use trellis_cluster_protocol::sync::Kind;
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
 use super::faults::Why;
+use super::hands::Hands;
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::{Waiting, runs};
+use super::pages::Waiting;
 use super::progress::Waited;
 use super::watchdog::LeaveWords;
 use super::{LEAVE_LOOK_NS, Node};
@@ -122,10 +124,6 @@ impl Node {
             "the cluster has ended before this process was let in: {coordinator} is gone; start it again, or join another"
         ));
     }
-
-    pub(super) fn note_came(&self, node: NodeId) {
-        self.shards.iter().for_each(|shard| lock(shard).node.departures.come(node));
-    }
 }
 
 // Leaving.
@@ -168,32 +166,25 @@ impl Node {
     /// farewell, or the cluster has failed, and this node owes no answer.
     pub(crate) fn hand_over_and_go(&self) {
         self.elastic.is_leaving.store(true, Ordering::Relaxed);
-        for step in LeavingStep::ALL {
-            match step {
-                LeavingStep::Announce => {
-                    self.sync_step(sync::Input::Depart);
-                    self.member_leave();
-                }
-                LeavingStep::AwaitTurn => self.wait_until(|| self.elastic.may_hand_over.load(Ordering::Acquire)),
-                LeavingStep::AwaitSynchronisation => self.wait_until(|| lock(&self.synchronisation).sync.is_clear()),
-                LeavingStep::AnswerDeferred => self.answer_deferred(),
-                LeavingStep::AwaitRequests => self.wait_for_own_requests(),
-                LeavingStep::NamePages => {
-                    self.name_what_is_left_behind();
-                    self.member_handed_over();
-                }
-                LeavingStep::AwaitFarewells => self.wait_until(|| false),
-                LeavingStep::AnswerHeld => self.answer_everybody(),
-            }
-        }
-    }
-
-    /// Waits until `done`, or until the cluster has failed, or until every member has said farewell.
-    fn wait_until(&self, done: impl Fn() -> bool) {
+        let mut leaving = Leaving::new(self.region.pages() as u32);
         let ticket = self.waiters.take();
         self.leaver.store(ticket.name(), Ordering::SeqCst);
         let mut words = LeaveWords::new(self.now());
-        while !done() && !self.is_over() {
+        let mut page_since = None;
+        while !self.failure.is_set() {
+            let Ok(awaited) = leaving.go_on(&mut self.hands(), self.now(), ticket.name());
+            match awaited {
+                Some(Awaited::Others) => {}
+                Some(Awaited::Page(page)) => {
+                    let since = *page_since.get_or_insert_with(|| self.now());
+                    self.give_up_late(Wait::ReadFault(u64::from(page.0)), since);
+                }
+                Some(Awaited::Time(due)) => {
+                    std::thread::sleep(Duration::from_nanos(due.saturating_sub(self.now())));
+                    continue;
+                }
+                None => return,
+            }
             self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
             ticket.rearm();
             words.say(self, || {
@@ -209,77 +200,6 @@ impl Node {
 
     pub(super) fn is_leaving(&self) -> bool {
         self.elastic.is_leaving.load(Ordering::Relaxed)
-    }
-
-    /// Waits for pages that were requested ahead and may still be under way.
-    fn wait_for_own_requests(&self) {
-        let since = self.now();
-        for run in runs(0..self.region.pages() as u32) {
-            while !self.is_over() {
-                let ticket = self.waiters.take();
-                let mut shard = lock(self.shard_of(run.first()));
-                let Some(page) = run.pages().find(|&page| shard.node.protocol.is_pending(page)) else { break };
-                shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-                drop(shard);
-                self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
-                self.give_up_late(Wait::ReadFault(u64::from(page.0)), since);
-            }
-        }
-    }
-
-    /// Answers the nodes that this node told to ask again.
-    fn answer_deferred(&self) {
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            for input in shard.node.departures.take_deferred() {
-                self.step(&mut shard, input);
-            }
-        }
-    }
-
-    fn name_what_is_left_behind(&self) {
-        for run in runs(0..self.region.pages() as u32) {
-            let mut next = run.first().0;
-            while let Some(behind) = { left_behind(&lock(self.shard_of(run.first())).node.protocol, run, next) } {
-                next = behind.end();
-                self.member_behind(behind);
-            }
-        }
-    }
-
-    /// Handles the messages that were held back here: no message arrives after the last farewell, and no node may be
-    /// left waiting for an answer.
-    fn answer_everybody(&self) {
-        while !self.failure.is_set() {
-            let mut next: Option<u64> = None;
-            self.release_held();
-            for shard in &self.shards {
-                let mut shard = lock(shard);
-                while let Some(input) = shard.node.timers.pop_held() {
-                    self.step(&mut shard, input);
-                }
-                next = next.into_iter().chain(shard.node.timers.next_alarm(Purpose::Threshold)).min();
-            }
-            let Some(due) = next else { return };
-            std::thread::sleep(Duration::from_nanos(due.saturating_sub(self.now())));
-        }
-    }
-}
-
-// Members that leave.
-impl Node {
-    /// The node is about to leave, or is not present when this one comes. After this returns, nothing more is queued for
-    /// it, because messages about pages are sent under the locks of their shards.
-    pub(super) fn note_departs(&self, node: NodeId) {
-        self.shards.iter().for_each(|shard| lock(shard).node.departures.depart(node));
-    }
-
-    /// No message of the node is under way any more.
-    pub(super) fn note_vanished(&self, node: NodeId) {
-        let successor = NodeId(self.config.manager as u16);
-        for shard in &self.shards {
-            self.step(&mut lock(shard), Input::Gone { node, successor });
-        }
     }
 }
 
@@ -363,16 +283,28 @@ impl Node {
 }
 
 impl Node {
-    pub(super) fn member_behind(&self, range: PageRange) {
-        self.member_step(membership::Input::Behind(range), "");
-    }
-
-    fn member_handed_over(&self) {
-        self.member_step(membership::Input::HandedOver, "");
-    }
-
     pub(super) fn member_took_over(&self) {
         self.member_step(membership::Input::TookOver, "");
+    }
+}
+
+impl Member for Hands<'_, ()> {
+    fn pass_tokens_on(&mut self) -> Result<(), Infallible> {
+        self.node.sync_step(sync::Input::Depart);
+        Ok(())
+    }
+
+    fn tell_members(&mut self, fact: membership::Input) -> Result<(), Infallible> {
+        self.node.member_step(fact, "");
+        Ok(())
+    }
+
+    fn has_come(&mut self, step: LeavingStep) -> bool {
+        match step {
+            LeavingStep::AwaitTurn => self.node.elastic.may_hand_over.load(Ordering::Acquire),
+            LeavingStep::AwaitSynchronisation => lock(&self.node.synchronisation).sync.is_clear(),
+            _ => self.node.all_left.load(Ordering::SeqCst),
+        }
     }
 }
 

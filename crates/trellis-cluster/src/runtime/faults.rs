@@ -101,8 +101,7 @@ impl Node {
     /// sent, or will be when the page has that protocol.
     fn ask(&self, shard: &mut super::Shard, page: PageIndex, request: &Request) -> bool {
         let Some(fault) = shard.node.fault(page, request.write, request.range) else { return true };
-        self.step(shard, fault);
-        shard.sent > 0
+        self.step(shard, fault) > 0
     }
 
     fn wait_for_page<'a>(&'a self, ticket: &Ticket<'_>, fault: Fault, polling: Polling<'a>) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use trellis_cluster_protocol::membership::{Effect, Input, Message};
-use trellis_cluster_protocol::{NodeId, wire};
+use trellis_cluster_protocol::{NodeId, node, wire};
 
 use super::Node;
 use super::ordered::lock;
@@ -71,6 +71,10 @@ impl Node {
         }
     }
 
+    fn members_changed(&self, effect: Effect) {
+        let Ok(()) = node::members_changed(&mut self.hands(), effect, NodeId(self.config.manager as u16));
+    }
+
     pub(super) fn member_step(&self, input: Input, why: &str) {
         let now = self.now();
         let mut members = lock(&self.membership);
@@ -85,17 +89,15 @@ impl Node {
                     self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
                 }
                 Effect::Ended => ended = true,
-                Effect::Absent(peer) => self.note_departs(peer),
                 Effect::Joined => self.elastic.note_joined(),
-                Effect::Came(peer) => self.note_came(peer),
                 Effect::HandOver => {
                     self.elastic.note_turn();
                     self.rouse_leaver();
                 }
                 Effect::TakeOver(range) => self.take_over(range),
                 Effect::TakeOverEnds => took_over = self.end_take_over(),
-                Effect::Departs(peer) => self.note_departs(peer),
-                Effect::Vanished(peer) => vanished = Some(peer),
+                Effect::Came(_) | Effect::Absent(_) | Effect::Departs(_) => self.members_changed(effect),
+                Effect::Vanished(_) => vanished = Some(effect),
                 Effect::Violation(peer, what) => {
                     sentence = Some((peer, self.refused(peer, what)));
                 }
@@ -127,8 +129,8 @@ impl Node {
         }
         members.1 = effects;
         drop(members);
-        if let Some(peer) = vanished {
-            self.note_vanished(peer);
+        if let Some(effect) = vanished {
+            self.members_changed(effect);
         }
         if took_over {
             self.member_took_over();

@@ -16,6 +16,7 @@ mod diffs;
 mod elastic;
 pub(crate) mod failure;
 mod faults;
+mod hands;
 mod heap;
 #[cfg_attr(not(feature = "remote"), path = "no_leases.rs")]
 pub(crate) mod leases;

@@ -1,17 +1,14 @@
 //! Page protocol: takes a shard's lock, lets the protocol decide, carries out what it decided.
 
-use std::ops::Range;
-
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{
-    Choice, Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges,
-};
+use trellis_cluster_protocol::coherence::{Choice, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{self, Order, Resumes};
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
+use trellis_cluster_protocol::node::{self, Resumes};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs};
 
-use super::diffs::{Pieces, joined};
+use super::diffs::Pieces;
+use super::hands::Hands;
 use super::ordered::lock;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
@@ -36,17 +33,12 @@ const ASKED_PLACES: u32 = 64;
 /// What the protocol crate decides about the pages of some chunks, and who waits for them.
 pub(super) struct Shard {
     pub(super) node: node::Shard<Ranges>,
-    effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
     /// Whom this node asked for pages.
     asked: [Asked; ASKED_PLACES as usize],
     /// A protocol here has layers, to which the time matters.
-    is_timed: bool,
-    /// Messages that the last step sent.
-    pub(super) sent: u32,
-    /// Dropped pages that differ from their twins.
-    pub(super) changed: Vec<PageIndex>,
+    pub(super) is_timed: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -77,26 +69,23 @@ impl Shard {
         let geometry = geometry(config, pages, shard, marks);
         let mut this = Shard {
             node: node::Shard::new(Ranges::new(config.coherence, geometry), geometry, NodeId(config.manager as u16)),
-            effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
-            sent: 0,
-            changed: Vec::new(),
         };
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
             let end = (range.end / config.page_bytes) as u32;
             for run in runs(first..end).filter(|run| shard_number(run.first()) == shard) {
-                this.change(run, range.protocol);
+                this.node.change(run, range.protocol).expect("the region's protocols were counted");
+                this.note_protocol(range.protocol);
             }
         }
         this
     }
 
-    /// These pages, all of one chunk of this shard, have another protocol from now on; see [`node::Shard::change`].
-    pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
-        self.node.change(run, protocol).expect("the region's protocols were counted");
+    /// Some pages have this protocol from now on.
+    pub(super) fn note_protocol(&mut self, protocol: Protocol) {
         self.is_timed |= is_timed(protocol);
     }
 
@@ -115,7 +104,7 @@ impl Shard {
         Some(self.asked[(page.0 % ASKED_PLACES) as usize]).filter(|asked| asked.page == page)
     }
 
-    fn note_asked(&mut self, page: PageIndex, node: NodeId, is_locked: bool) {
+    pub(super) fn note_asked(&mut self, page: PageIndex, node: NodeId, is_locked: bool) {
         self.asked[(page.0 % ASKED_PLACES) as usize] = Asked { page, node, is_locked };
     }
 }
@@ -149,16 +138,6 @@ fn home(config: &Config) -> Home {
     }
 }
 
-/// The runs, of one chunk each and in ascending order, that together are `pages`.
-pub(super) fn runs(pages: Range<u32>) -> impl Iterator<Item = PageRange> {
-    let mut next = pages.start;
-    std::iter::from_fn(move || {
-        let run = (next < pages.end).then(|| PageRange::around(PageIndex(next), next, pages.end))?;
-        next = run.end();
-        Some(run)
-    })
-}
-
 /// Which shard looks after `page`.
 pub(super) fn shard_number(page: PageIndex) -> u32 {
     page.0 / trellis_cluster_protocol::CHUNK_PAGES % SHARDS
@@ -190,66 +169,18 @@ impl Node {
         self.step_with(&mut shard, Input::Message { from, message }, pieces);
     }
 
-    /// Lets the protocol decide about one fact and carries out what it decided.
-    pub(super) fn step(&self, shard: &mut Shard, input: Input) {
-        self.step_with(shard, input, None);
+    /// Lets the protocol decide about one fact and carries out what it decided. Returns the number of messages sent.
+    pub(super) fn step(&self, shard: &mut Shard, input: Input) -> u32 {
+        self.step_with(shard, input, None)
     }
 
-    fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) {
-        let mut effects = std::mem::take(&mut shard.effects);
-        // Only layers look at the time.
-        let now = if shard.is_timed { self.now() } else { self.recent() };
-        shard.node.protocol.step(now, input, &mut effects);
-        shard.sent = 0;
-        let mut index = 0;
-        while index < effects.len() {
-            let (effect, count) = joined(&effects[index..]);
-            match effect {
-                Effect::Send { message, .. } if message.diffs().is_some() => {
-                    self.send_diffs(message, &effects[index..index + count], pieces);
-                    shard.sent += count as u32;
-                }
-                Effect::Send { to, message } if message.piggybacked().is_some() => {
-                    shard.sent += 1;
-                    self.send_page_piggybacked(to, message);
-                }
-                _ => self.carry_out(shard, effect, pieces),
-            }
-            index += count;
-        }
-        effects.clear();
-        shard.effects = effects;
-        while let Some(page) = shard.changed.pop() {
-            self.step(shard, Input::Changed { page });
-        }
-        while let Some(input) = shard.node.next_answer() {
-            self.step(shard, input);
-        }
-    }
-
-    fn carry_out(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
-        shard.sent += u32::from(matches!(effect, Effect::Send { .. }));
-        match shard.node.order(effect, || self.now(), HOLD.nanoseconds()) {
-            Order::CarryOut(effect) => self.change_pages(shard, effect, pieces),
-            Order::Send { to, message } => {
-                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
-                    && requester == self.me
-                {
-                    shard.note_asked(demand, to, false);
-                }
-                self.send(to, &wire::Message::Coherence(message));
-            }
-            Order::Granted { call, .. } => self.wake_call(shard, call),
-            Order::WakeAt { now, due } => self.progress.wake_at(now, due),
-            Order::Nothing => {}
-            Order::Lost { to, message } => {
-                self.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"));
-            }
-        }
+    fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) -> u32 {
+        let Ok(sent) = node::step(&mut Hands { node: self, held: shard }, input, pieces);
+        sent
     }
 
     /// Carries out an effect on memory, on threads that wait for pages, and on what other nodes must know.
-    fn change_pages(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
+    pub(super) fn change_pages(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
         let place = |range: PageRange| (range.first().0 as usize, range.count() as usize);
         let done = match effect {
             Effect::Revoke(range) => {
@@ -269,16 +200,16 @@ impl Node {
             Effect::Merge { page, has_twin } => self.merge(page, has_twin, pieces),
             Effect::Inspect(page) => {
                 if self.differs_from_twin(page) {
-                    shard.changed.push(page);
+                    shard.node.differs(page);
                 }
                 Ok(())
             }
             Effect::Notice { range, stamp } => {
-                self.consistency.note(Notice { range, stamp });
+                lock(&self.consistency.state).knowledge.intervals.note(Notice { range, stamp });
                 Ok(())
             }
             Effect::Published => {
-                self.published();
+                node::published(&mut Hands { node: self, held: () });
                 Ok(())
             }
             Effect::Chose { range, choice } => {
@@ -304,7 +235,6 @@ impl Node {
                 self.region.upgrade(place(range).0, place(range).1)
             }
             Effect::SendTwins { to, message } => {
-                shard.sent += 1;
                 self.send_twins(to, message);
                 Ok(())
             }
@@ -387,7 +317,7 @@ impl Node {
     /// Carries out what follows when a thread runs on for which a page was granted.
     pub(super) fn resume(&self, shard: &mut Shard, resumes: Option<Resumes>) {
         match resumes {
-            Some(Resumes::Now(input)) => self.step(shard, input),
+            Some(Resumes::Now(input)) => _ = self.step(shard, input),
             Some(Resumes::At(due)) => self.progress.wake_at(self.now(), due),
             None => {}
         }
@@ -408,22 +338,6 @@ impl Node {
         if shard.node.timers.is_empty() {
             return;
         }
-        let now = self.now();
-        while let Some(input) = shard.node.pop_due(now) {
-            self.step(shard, input);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_stay_inside_their_chunks_and_cover_everything() {
-        let pieces = |pages: Range<u32>| runs(pages).map(|run| (run.first().0, run.end())).collect::<Vec<_>>();
-        assert_eq!(pieces(500..1030), [(500, 512), (512, 1024), (1024, 1030)]);
-        assert_eq!(pieces(3..4), [(3, 4)]);
-        assert_eq!(pieces(7..7), []);
+        let Ok(()) = node::take_due(&mut Hands { node: self, held: shard }, self.now());
     }
 }

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use trellis_cluster_protocol::coherence::Coherence;
 use trellis_cluster_protocol::coherence::choices::{Layer, Waiting as LockWaiting};
 use trellis_cluster_protocol::node::{CannotLock, LockedRange, RangeLockCall};
-use trellis_cluster_protocol::{Access, PageRange};
+use trellis_cluster_protocol::{Access, PageRange, runs};
 
 use super::ordered::lock;
-use super::pages::{Shard, Waiting, runs};
+use super::pages::{Shard, Waiting};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
@@ -152,8 +152,7 @@ impl Node {
             }
         };
         shard.waiting.push(Waiting::Lock { call: number, ticket: ticket.name() });
-        self.step(&mut shard, input);
-        let waits = shard.sent > 0 || !ticket.is_done();
+        let waits = self.step(&mut shard, input) > 0 || !ticket.is_done();
         drop(shard);
         if let Err(error) = self.wait_for_lock(&ticket, range, deadline) {
             self.unlock_run(range, number);

@@ -15,9 +15,9 @@ use trellis_cluster_protocol::sync::{
     ABANDONED, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Effect, Held, Holding, Input,
     Message, OnceDemand, Operation, Reduction, Sync,
 };
-use trellis_cluster_protocol::{NodeId, wire};
+use trellis_cluster_protocol::{NodeId, node, wire};
 
-use super::ordered::{Guard, lock};
+use super::ordered::lock;
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
@@ -36,6 +36,12 @@ pub(super) struct State {
     effects: Vec<Effect>,
     /// The objects that threads of the program hold.
     held: Held,
+}
+
+impl AsRef<Sync> for State {
+    fn as_ref(&self) -> &Sync {
+        &self.sync
+    }
 }
 
 impl State {
@@ -219,38 +225,43 @@ impl Node {
         if let Input::Arrive(id, ..) = input {
             self.comes_to_barrier(*id);
         }
-        let mut guard = self.before_token_leaves(input);
         // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
         // this thread has taken the lock many more times.
-        if matches!(input, Input::Release(_)) && self.is_look_due() && guard.sync.token_goes_to(input).is_none() {
-            drop(guard);
+        if matches!(input, Input::Release(_))
+            && self.is_look_due()
+            && lock(&self.synchronisation).sync.token_goes_to(input).is_none()
+        {
             self.receive_before_giving_back();
-            guard = self.before_token_leaves(input);
-        }
-        // Another thread of this node may have given it back while this one published.
-        if !guard.sync.allows(input) {
-            drop(guard);
-            return Err(self.not_held(input));
         }
         let thread = trellis_cache::this_thread();
-        if let Some((wanted, id)) = input.waits_to_hold().filter(|_| matches!(timeout, Timeout::Configured))
-            && let Some(how) = guard.held.in_the_way(wanted, id, thread)
-        {
-            drop(guard);
-            return Err(self.waits_for_itself(how, id));
-        }
-        if let Some((how, id)) = input.gives_back() {
-            guard.held.gave_back(how, id, thread);
-        }
-        if self.step_locked(&mut guard, *input) {
-            return Ok(false);
-        }
-        let Some(ticket) = ticket else { return Ok(true) };
-        let is_over = ticket.is_done();
-        if is_over && let Some((how, id)) = ticket.outcome().ok().and_then(|answer| input.takes(answer)) {
-            guard.held.took(how, id, thread);
-        }
-        Ok(is_over)
+        let entered = node::with_token(&mut self.hands(), input, |state| {
+            // Another thread of this node may have given it back while this one published.
+            if !state.sync.allows(input) {
+                return Err(None);
+            }
+            if let Some((wanted, id)) = input.waits_to_hold().filter(|_| matches!(timeout, Timeout::Configured))
+                && let Some(how) = state.held.in_the_way(wanted, id, thread)
+            {
+                return Err(Some((how, id)));
+            }
+            if let Some((how, id)) = input.gives_back() {
+                state.held.gave_back(how, id, thread);
+            }
+            if self.step_locked(state, *input) {
+                return Ok(false);
+            }
+            let Some(ticket) = ticket else { return Ok(true) };
+            let is_over = ticket.is_done();
+            if is_over && let Some((how, id)) = ticket.outcome().ok().and_then(|answer| input.takes(answer)) {
+                state.held.took(how, id, thread);
+            }
+            Ok(is_over)
+        });
+        let Ok(entered) = entered;
+        entered.map_err(|in_the_way| match in_the_way {
+            None => self.not_held(input),
+            Some((how, id)) => self.waits_for_itself(how, id),
+        })
     }
 
     /// Waits for the answer of a call, and abandons the call when its time is over. If that is an error, this first finds
@@ -375,38 +386,19 @@ impl Node {
 
     /// Takes a step. Returns whether it sent a message.
     pub(super) fn sync_step(&self, input: Input) -> bool {
-        let mut guard = self.before_token_leaves(&input);
-        self.step_locked(&mut guard, input)
+        let Ok(sent) = node::with_token(&mut self.hands(), &input, |state| self.step_locked(state, input));
+        sent
     }
 
-    fn step_locked(&self, guard: &mut Guard<'_, State>, input: Input) -> bool {
-        let State { sync, effects, .. } = &mut **guard;
+    fn step_locked(&self, state: &mut State, input: Input) -> bool {
+        let State { sync, effects, .. } = state;
         sync.step(input, effects);
-        self.carry_out_sync(guard)
-    }
-
-    /// Locks the state. If `input` makes the token of a lock leave this node, the pages that go with the token have
-    /// been sent.
-    fn before_token_leaves(&self, input: &Input) -> Guard<'_, State> {
-        let mut guard = lock(&self.synchronisation);
-        let mut piggybacked_to = None;
-        // Pages are sent while the state is not locked, so a node may request the lock meanwhile, or a thread may take
-        // it. These pages then arrive like a message that was overtaken, which the protocols allow; the explorer
-        // delivers messages in any order.
-        while self.consistency.is_used()
-            && let Some(next) = guard.sync.token_goes_to(input).filter(|next| Some(*next) != piggybacked_to)
-        {
-            drop(guard);
-            self.piggyback(next);
-            piggybacked_to = Some(next);
-            guard = lock(&self.synchronisation);
-        }
-        guard
+        self.carry_out_sync(state)
     }
 
     /// Carries out the effects. Returns whether it sent a message.
-    fn carry_out_sync(&self, guard: &mut Guard<'_, State>) -> bool {
-        let State { sync, effects, .. } = &mut **guard;
+    fn carry_out_sync(&self, state: &mut State) -> bool {
+        let State { sync, effects, .. } = state;
         let mut sent = false;
         for effect in effects.drain(..) {
             match effect {

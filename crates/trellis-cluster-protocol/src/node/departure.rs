@@ -1,0 +1,162 @@
+//! What joining and leaving mean for all parts of a node: of one that leaves, and of the others.
+//!
+//! Promises: a node that leaves carries out [`LeavingStep::ALL`] in order, and goes on when the step before is over. Before a
+//! node is told that another one departs, nothing for that one is held back. It must never wait: its thread does.
+
+use super::{Carrier, LeavingStep, Parts, left_behind, take, take_due};
+use crate::Nanoseconds;
+use crate::coherence::{Input, Purpose};
+use crate::membership;
+use crate::page::{NodeId, PageIndex, runs};
+use crate::sync::Waiter;
+
+/// A node that may join and leave.
+pub trait Member: Parts {
+    /// Passes on the tokens that it has ([`crate::sync::Input::Depart`]).
+    fn pass_tokens_on(&mut self) -> Result<(), Self::Breach>;
+
+    /// The membership takes this fact.
+    fn tell_members(&mut self, fact: membership::Input) -> Result<(), Self::Breach>;
+
+    /// Whether a step is over that waits for other nodes: [`LeavingStep::AwaitTurn`], [`LeavingStep::AwaitSynchronisation`],
+    /// [`LeavingStep::AwaitFarewells`].
+    fn has_come(&mut self, step: LeavingStep) -> bool;
+
+    /// Whether a checker leaves the step out.
+    fn skips(&self, _step: LeavingStep) -> bool {
+        false
+    }
+}
+
+/// What the thread of a node that leaves waits for, before it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// Something that other nodes do ([`Member::has_come`]).
+    Others,
+    /// A change of this page ([`Carrier::wait_for`]).
+    Page(PageIndex),
+    /// The time at which an alarm goes off.
+    Time(Nanoseconds),
+}
+
+/// A node that leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving {
+    /// The pages of the region.
+    pages: u32,
+    /// The place of its step in [`LeavingStep::ALL`].
+    place: usize,
+}
+
+impl Leaving {
+    /// It begins to leave.
+    pub fn new(pages: u32) -> Leaving {
+        Leaving { pages, place: 0 }
+    }
+
+    /// Goes on as far as it can. Returns what it waits for; `None` when nothing is left to do. `waiter` is its thread.
+    pub fn go_on<P: Member>(
+        &mut self,
+        parts: &mut P,
+        now: Nanoseconds,
+        waiter: Waiter,
+    ) -> Result<Option<Awaited>, P::Breach> {
+        while let Some(&step) = LeavingStep::ALL.get(self.place) {
+            if !parts.skips(step)
+                && let Some(awaited) = self.carry_out(parts, step, now, waiter)?
+            {
+                return Ok(Some(awaited));
+            }
+            self.place += 1;
+        }
+        Ok(None)
+    }
+
+    fn carry_out<P: Member>(
+        &self,
+        parts: &mut P,
+        step: LeavingStep,
+        now: Nanoseconds,
+        waiter: Waiter,
+    ) -> Result<Option<Awaited>, P::Breach> {
+        // When every other node has said farewell, nobody is left for whom it could wait.
+        let is_alone = parts.has_come(LeavingStep::AwaitFarewells);
+        match step {
+            LeavingStep::Announce => {
+                parts.pass_tokens_on()?;
+                parts.tell_members(membership::Input::Leave)?;
+            }
+            LeavingStep::AwaitTurn | LeavingStep::AwaitSynchronisation | LeavingStep::AwaitFarewells => {
+                return Ok((!is_alone && !parts.has_come(step)).then_some(Awaited::Others));
+            }
+            LeavingStep::AnswerDeferred => {
+                for number in 0..parts.shards() {
+                    let mut held = parts.hold(number);
+                    for input in held.shard().departures.take_deferred() {
+                        take(&mut held, input)?;
+                    }
+                }
+            }
+            LeavingStep::AwaitRequests if is_alone => {}
+            LeavingStep::AwaitRequests => {
+                for run in runs(0..self.pages) {
+                    let mut held = parts.hold_of(run.first());
+                    if let Some(page) = held.shard().unsettled(run) {
+                        held.wait_for(page, waiter);
+                        return Ok(Some(Awaited::Page(page)));
+                    }
+                }
+            }
+            LeavingStep::NamePages => self.name_pages(parts)?,
+            LeavingStep::AnswerHeld => return Ok(answer_held(parts, now)?.map(Awaited::Time)),
+        }
+        Ok(None)
+    }
+
+    fn name_pages<P: Member>(&self, parts: &mut P) -> Result<(), P::Breach> {
+        for run in runs(0..self.pages) {
+            let mut next = run.first().0;
+            while let Some(behind) = { left_behind(&parts.hold_of(run.first()).shard().protocol, run, next) } {
+                next = behind.end();
+                parts.tell_members(membership::Input::Behind(behind))?;
+            }
+        }
+        parts.tell_members(membership::Input::HandedOver)
+    }
+}
+
+/// Handles the messages that were held back here: no message arrives after the last farewell, and no node may be left waiting
+/// for an answer. Returns when the next alarm that holds back an answer goes off.
+fn answer_held<P: Parts>(parts: &mut P, now: Nanoseconds) -> Result<Option<Nanoseconds>, P::Breach> {
+    let mut next = None;
+    for number in 0..parts.shards() {
+        let mut held = parts.hold(number);
+        take_due(&mut held, now)?;
+        while let Some(input) = held.shard().timers.pop_held() {
+            take(&mut held, input)?;
+        }
+        next = next.into_iter().chain(held.shard().timers.next_alarm(Purpose::Threshold)).min();
+    }
+    Ok(next)
+}
+
+/// What an effect of the membership means for the pages. `coordinator` takes over what a node leaves behind. After
+/// [`membership::Effect::Departs`] nothing more is sent to the node.
+pub fn members_changed<P: Parts>(
+    parts: &mut P,
+    effect: membership::Effect,
+    coordinator: NodeId,
+) -> Result<(), P::Breach> {
+    for number in 0..parts.shards() {
+        let mut held = parts.hold(number);
+        match effect {
+            membership::Effect::Came(node) => held.shard().departures.come(node),
+            membership::Effect::Absent(node) | membership::Effect::Departs(node) => {
+                held.shard().departures.depart(node);
+            }
+            membership::Effect::Vanished(node) => take(&mut held, Input::Gone { node, successor: coordinator })?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
