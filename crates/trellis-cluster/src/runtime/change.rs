@@ -66,7 +66,7 @@ impl Node {
             return Err(WaitError::Misuse(what.to_owned()));
         }
         let changed = self.change_together(pages.clone(), protocol);
-        let Ok(()) = node::thaw(&mut self.hands(), pages);
+        let Ok(()) = node::thaw(&mut self.carrier(), pages);
         self.changes.is_busy.store(false, Ordering::Release);
         changed
     }
@@ -104,7 +104,7 @@ impl Node {
                 Ok(input) => input,
             };
             let waiter = ticket.insert(self.waiters.take()).name();
-            let Ok(after) = change.go_on(&mut self.hands(), self.now(), input, waiter);
+            let Ok(after) = change.go_on(&mut self.carrier(), self.now(), input, waiter);
             next = after;
         }
     }

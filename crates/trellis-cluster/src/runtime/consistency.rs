@@ -107,10 +107,10 @@ impl Node {
         let started = self.now();
         let _inside = self.inside(started);
         let mut turn = lock(&self.consistency.turn);
-        let Ok(()) = node::look_for_stores(&mut self.hands(), &mut turn);
+        let Ok(()) = node::look_for_stores(&mut self.carrier(), &mut turn);
         let ticket = self.waiters.take_for_publication();
         let early = self.poll_early();
-        let Ok(()) = node::publish(&mut self.hands(), ticket.name(), &self.consistency.limits);
+        let Ok(()) = node::publish(&mut self.carrier(), ticket.name(), &self.consistency.limits);
         let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));
         let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.state).end();
@@ -144,7 +144,7 @@ impl Node {
         let refreshing = lock(&self.consistency.state).refresh();
         let Some(notices) = refreshing else { return };
         let started = self.now();
-        let Ok(()) = node::apply(&mut self.hands(), notices);
+        let Ok(()) = node::apply(&mut self.carrier(), notices);
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
     }
 
@@ -166,8 +166,8 @@ impl Node {
     /// depends on is known.
     pub(super) fn hear(&self, from: NodeId, message: wire::Message, attached: &[u8]) {
         let Ok(()) = match self.releases(&message) {
-            true => node::hear(&mut self.hands(), from, message, attached),
-            false => self.hands().use_message(from, message),
+            true => node::hear(&mut self.carrier(), from, message, attached),
+            false => self.carrier().use_message(from, message),
         };
     }
 

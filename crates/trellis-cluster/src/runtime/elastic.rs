@@ -18,8 +18,8 @@ use trellis_cluster_protocol::node::{Awaited, Leaving, LeavingStep, Member, Take
 use trellis_cluster_protocol::sync::Kind;
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
+use super::carrier::NodeCarrier;
 use super::faults::Why;
-use super::hands::Hands;
 use super::ordered::{Ordered, Rank, lock};
 use super::pages::Waiting;
 use super::progress::Waited;
@@ -172,7 +172,7 @@ impl Node {
         let mut words = LeaveWords::new(self.now());
         let mut page_since = None;
         while !self.failure.is_set() {
-            let Ok(awaited) = leaving.go_on(&mut self.hands(), self.now(), ticket.name());
+            let Ok(awaited) = leaving.go_on(&mut self.carrier(), self.now(), ticket.name());
             match awaited {
                 Some(Awaited::Others) => {}
                 Some(Awaited::Page(page)) => {
@@ -288,7 +288,7 @@ impl Node {
     }
 }
 
-impl Member for Hands<'_, ()> {
+impl Member for NodeCarrier<'_, ()> {
     fn pass_tokens_on(&mut self) -> Result<(), Infallible> {
         self.node.sync_step(sync::Input::Depart);
         Ok(())

@@ -72,7 +72,7 @@ impl Node {
     }
 
     fn members_changed(&self, effect: Effect) {
-        let Ok(()) = node::members_changed(&mut self.hands(), effect, NodeId(self.config.manager as u16));
+        let Ok(()) = node::members_changed(&mut self.carrier(), effect, NodeId(self.config.manager as u16));
     }
 
     pub(super) fn member_step(&self, input: Input, why: &str) {

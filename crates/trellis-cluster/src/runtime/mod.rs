@@ -9,6 +9,7 @@
 //! thread waits for no other while it holds one, except as [`Rank::Program`] says.
 
 mod breakdown;
+mod carrier;
 mod change;
 pub(crate) mod consistency;
 mod contention;
@@ -16,7 +17,6 @@ mod diffs;
 mod elastic;
 pub(crate) mod failure;
 mod faults;
-mod hands;
 mod heap;
 #[cfg_attr(not(feature = "remote"), path = "no_leases.rs")]
 pub(crate) mod leases;

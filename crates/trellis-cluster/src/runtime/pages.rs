@@ -7,8 +7,8 @@ use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Mi
 use trellis_cluster_protocol::node::{self, Resumes};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs};
 
+use super::carrier::NodeCarrier;
 use super::diffs::Pieces;
-use super::hands::Hands;
 use super::ordered::lock;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
@@ -175,7 +175,7 @@ impl Node {
     }
 
     fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) -> u32 {
-        let Ok(sent) = node::step(&mut Hands { node: self, held: shard }, input, pieces);
+        let Ok(sent) = node::step(&mut NodeCarrier { node: self, held: shard }, input, pieces);
         sent
     }
 
@@ -209,7 +209,7 @@ impl Node {
                 Ok(())
             }
             Effect::Published => {
-                node::published(&mut Hands { node: self, held: () });
+                node::published(&mut NodeCarrier { node: self, held: () });
                 Ok(())
             }
             Effect::Chose { range, choice } => {
@@ -338,6 +338,6 @@ impl Node {
         if shard.node.timers.is_empty() {
             return;
         }
-        let Ok(()) = node::take_due(&mut Hands { node: self, held: shard }, self.now());
+        let Ok(()) = node::take_due(&mut NodeCarrier { node: self, held: shard }, self.now());
     }
 }

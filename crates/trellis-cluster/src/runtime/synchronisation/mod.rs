@@ -234,7 +234,7 @@ impl Node {
             self.receive_before_giving_back();
         }
         let thread = trellis_cache::this_thread();
-        let entered = node::with_token(&mut self.hands(), input, |state| {
+        let entered = node::with_token(&mut self.carrier(), input, |state| {
             // Another thread of this node may have given it back while this one published.
             if !state.sync.allows(input) {
                 return Err(None);
@@ -386,7 +386,7 @@ impl Node {
 
     /// Takes a step. Returns whether it sent a message.
     pub(super) fn sync_step(&self, input: Input) -> bool {
-        let Ok(sent) = node::with_token(&mut self.hands(), &input, |state| self.step_locked(state, input));
+        let Ok(sent) = node::with_token(&mut self.carrier(), &input, |state| self.step_locked(state, input));
         sent
     }
 

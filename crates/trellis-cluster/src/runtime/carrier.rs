@@ -1,4 +1,4 @@
-//! The hands with which the decisions of the protocols are carried out: on memory, threads and the link.
+//! Carries out the decisions of the protocols: on memory, threads and the link.
 //!
 //! Promises: a part of the node is held by its lock, as long as something is done with it, and its effects are carried out
 //! in that time. It must never decide anything.
@@ -16,20 +16,20 @@ use super::ordered::{Guard, lock};
 use super::pages::{HOLD, Shard, Waiting};
 use super::{Node, SHARDS, synchronisation};
 
-/// The hands of a node. They hold a shard, or no part of it.
-pub(super) struct Hands<'a, Held> {
+/// A node, which carries out decisions. It holds a shard, or no part of the node.
+pub(super) struct NodeCarrier<'a, Held> {
     pub(super) node: &'a Node,
     pub(super) held: Held,
 }
 
 impl Node {
-    /// Its hands, which hold nothing.
-    pub(super) fn hands(&self) -> Hands<'_, ()> {
-        Hands { node: self, held: () }
+    /// This node, of which no part is held.
+    pub(super) fn carrier(&self) -> NodeCarrier<'_, ()> {
+        NodeCarrier { node: self, held: () }
     }
 }
 
-impl<'a, S: DerefMut<Target = Shard>> Carrier for Hands<'a, S> {
+impl<'a, S: DerefMut<Target = Shard>> Carrier for NodeCarrier<'a, S> {
     type Protocol = Ranges;
     type Attached = Option<Pieces<'a>>;
     type Breach = Infallible;
@@ -49,7 +49,7 @@ impl<'a, S: DerefMut<Target = Shard>> Carrier for Hands<'a, S> {
     }
 
     fn carry_out(&mut self, order: Order, pieces: Option<Pieces<'a>>) -> Result<(), Infallible> {
-        let Hands { node, held: shard } = self;
+        let NodeCarrier { node, held: shard } = self;
         match order {
             Order::CarryOut(effect) => node.change_pages(shard, effect, pieces),
             Order::Send { to, message } if message.piggybacked().is_some() => node.send_page_piggybacked(to, message),
@@ -82,7 +82,7 @@ impl<'a, S: DerefMut<Target = Shard>> Carrier for Hands<'a, S> {
     }
 
     fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), Infallible> {
-        let Hands { node, held: shard } = self;
+        let NodeCarrier { node, held: shard } = self;
         let protect = |page: PageIndex| node.region.downgrade(page.0 as usize, 1);
         if let Err(error) = shard.node.look_for_stores(|page| node.differs_from_twin(page), protect, stored) {
             node.fail(format!("cannot protect a page again: {error}"));
@@ -107,7 +107,7 @@ impl<'a, S: DerefMut<Target = Shard>> Carrier for Hands<'a, S> {
     }
 }
 
-impl<Held> Releases for Hands<'_, Held> {
+impl<Held> Releases for NodeCarrier<'_, Held> {
     fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
         lock(&self.node.consistency.state)
     }
@@ -117,9 +117,9 @@ impl<Held> Releases for Hands<'_, Held> {
     }
 }
 
-impl<'n> Parts for Hands<'n, ()> {
+impl<'n> Parts for NodeCarrier<'n, ()> {
     type Held<'a>
-        = Hands<'n, Guard<'n, Shard>>
+        = NodeCarrier<'n, Guard<'n, Shard>>
     where
         Self: 'a;
     type Breach = Infallible;
@@ -128,12 +128,12 @@ impl<'n> Parts for Hands<'n, ()> {
         SHARDS
     }
 
-    fn hold(&mut self, shard: u32) -> Hands<'n, Guard<'n, Shard>> {
-        Hands { node: self.node, held: lock(&self.node.shards[shard as usize]) }
+    fn hold(&mut self, shard: u32) -> NodeCarrier<'n, Guard<'n, Shard>> {
+        NodeCarrier { node: self.node, held: lock(&self.node.shards[shard as usize]) }
     }
 }
 
-impl Publisher for Hands<'_, ()> {
+impl Publisher for NodeCarrier<'_, ()> {
     type Synchronisation = synchronisation::State;
 
     #[inline]
