@@ -452,6 +452,10 @@ exports! {
     fn GOMP_taskwait_depend(dependences: *mut *mut c_void) {
         tasks::await_dependences(this_thread(), &list_of(dependences));
     }
+    // The task without work that this makes is waited for at once.
+    fn GOMP_taskwait_depend_nowait(dependences: *mut *mut c_void) {
+        tasks::await_dependences(this_thread(), &list_of(dependences));
+    }
     fn GOMP_taskyield() {}
     fn GOMP_taskgroup_start() {
         tasks::begin_group(this_thread());

@@ -190,6 +190,36 @@ exports! {
     fn omp_free(block: *mut c_void, _allocator: usize) {
         libc::free(block);
     }
+
+    // Those that only LLVM's library has.
+    fn kmp_malloc(bytes: usize) -> *mut c_void {
+        libc::malloc(bytes)
+    }
+    fn kmp_aligned_malloc(bytes: usize, alignment: usize) -> *mut c_void {
+        libc::memalign(alignment.max(16), bytes)
+    }
+    fn kmp_calloc(count: usize, bytes: usize) -> *mut c_void {
+        libc::calloc(count, bytes)
+    }
+    fn kmp_realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
+        libc::realloc(block, bytes)
+    }
+    fn kmp_free(block: *mut c_void) {
+        libc::free(block);
+    }
+    // How long threads poll before they sleep, which is decided here.
+    fn kmp_set_blocktime(_milliseconds: c_int) {}
+    fn kmp_get_blocktime() -> c_int {
+        0
+    }
+    // A thread has the stack that the program's limit says.
+    fn kmp_set_stacksize(_bytes: c_int) {}
+    fn kmp_set_stacksize_s(_bytes: usize) {}
+    fn kmp_set_defaults(_settings: *const std::ffi::c_char) {}
+    fn kmp_set_library(_kind: c_int) {}
+    fn kmp_set_library_serial() {}
+    fn kmp_set_library_turnaround() {}
+    fn kmp_set_library_throughput() {}
 }
 
 /// Zero memory at a multiple of `alignment`; null if there is none.
