@@ -10,6 +10,7 @@ static char *text;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t key;
 static pthread_t workers[2];
+static pthread_t copies[2];
 static sem_t wanted;
 static int done;
 
@@ -31,20 +32,26 @@ __attribute__((constructor)) static void begin(void) {
     for (int i = 0; i < 2; i++) {
         counts[i] = 10 * (i + 1);
         pthread_create(&workers[i], NULL, work, &counts[i]);
+        copies[i] = workers[i];
     }
 }
 
-// What the workers did, or -1.
-int end_work(void) {
+static int join(pthread_t worker, int number) {
+    void *result;
+    if (pthread_join(worker, &result) != 0 || result != &counts[number]) return -1;
+    counts[number] = 0;
+    return 0;
+}
+
+// Whether the thread that loaded the library can end the work of the first worker.
+int end_first(void) {
     if (pthread_getspecific(key) != text) return -1;
     for (int i = 0; i < 2; i++) sem_post(&wanted);
-    for (int i = 0; i < 2; i++) {
-        void *result;
-        if (pthread_join(workers[i], &result) != 0 || result != &counts[i]) return -1;
-        counts[i] = 0;
-    }
-    return done;
+    return join(workers[0], 0);
 }
+
+// What the workers did, or -1. Called by any thread.
+int end_second(void) { return join(copies[1], 1) == 0 ? done : -1; }
 
 int add(int place) {
     pthread_mutex_lock(&lock);

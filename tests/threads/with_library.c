@@ -5,7 +5,8 @@
 
 int add(int place);
 const char *say(void);
-int end_work(void);
+int end_first(void);
+int end_second(void);
 void replace(const char *with);
 
 static int bad;
@@ -16,9 +17,18 @@ static void *work(void *unused) {
     return unused;
 }
 
+static void *end(void *does) {
+    if (does && end_second() != 30) bad = 1;
+    return does;
+}
+
 int main(void) {
     pthread_t threads[4];
-    if (end_work() != 30) return 2;
+    if (end_first() != 0) return 2;
+    // On two nodes and more, one of these is at another node.
+    pthread_create(&threads[0], NULL, end, NULL);
+    pthread_create(&threads[1], NULL, end, &bad);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     replace("from main");

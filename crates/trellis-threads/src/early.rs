@@ -20,7 +20,8 @@ pub(crate) const BYTES: usize = 8 << 20;
 
 /// Whether libraries are being initialised.
 static IS_LOADING: AtomicBool = AtomicBool::new(false);
-static NEXT: AtomicUsize = AtomicUsize::new(START);
+/// The memory begins with the handles of threads that have begun, which every node can see.
+static NEXT: AtomicUsize = AtomicUsize::new(START + MADE_MAX * size_of::<usize>());
 
 /// Libraries are about to be initialised. If the memory cannot be had, they allocate as usual.
 pub(crate) fn begin() {
@@ -125,9 +126,8 @@ pub(crate) struct Thread {
 /// The first of the handles that threads have until they begin, in whose place their own are put. No control block is there.
 const HANDLES: usize = START + BYTES;
 
-/// Places of handles and functions of threads; arguments, and whether they are detached; and, once they have begun, their
-/// handles.
-static THREADS: [Made; 3] = [Made::none(), Made::none(), Made::none()];
+/// Places of handles and functions of threads; arguments, and whether they are detached.
+static THREADS: [Made; 2] = [Made::none(), Made::none()];
 
 /// A library makes a thread, which begins with the program; the number of the error.
 ///
@@ -149,17 +149,27 @@ pub(crate) fn threads() -> impl Iterator<Item = (usize, Thread)> {
     })
 }
 
-/// The threads that libraries have made have begun, in their order: the handle of the next one.
-pub(crate) fn thread_began(handle: usize) {
-    THREADS[2].add(handle, 0);
+/// A thread that a library has made has begun. `early` and `handle` are its handles until now and from now on.
+pub(crate) fn thread_began(early: usize, handle: usize) {
+    if let Some(place) = begun(early) {
+        place.store(handle, Ordering::Release);
+    }
 }
 
 /// The handle of a thread, whatever its library took for it.
 pub(crate) fn handle_of(thread: usize) -> usize {
-    match thread.wrapping_sub(HANDLES) {
-        number if number < MADE_MAX => THREADS[2].each().nth(number).map_or(thread, |[handle, _]| handle),
-        _ => thread,
+    match begun(thread).map_or(0, |place| place.load(Ordering::Acquire)) {
+        0 => thread,
+        handle => handle,
     }
+}
+
+/// The place for the handle of a thread that a library has made.
+fn begun(early: usize) -> Option<&'static AtomicUsize> {
+    let number = early.wrapping_sub(HANDLES);
+    let place = (START as *const AtomicUsize).wrapping_add(number);
+    // SAFETY: in the memory, without which no thread is made early.
+    (number < MADE_MAX).then(|| unsafe { &*place })
 }
 
 /// The destructors of the keys, in the order of their numbers.

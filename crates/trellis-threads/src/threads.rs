@@ -138,7 +138,7 @@ pub(crate) fn begin_early() {
         match make(&ThreadRequest { function, argument, is_c11: false, is_detached, is_kept: false, mask, node: None })
         {
             Ok(made) => {
-                early::thread_began(made);
+                early::thread_began(handle, made);
                 // SAFETY: the place that the library gave, unless something else lies there now.
                 let place = unsafe { &mut *(to as *mut usize) };
                 if *place == handle {
