@@ -213,6 +213,12 @@ fn make_inputs(folder: &Path) -> Result<()> {
         reads.push(b'\n');
     }
     std::fs::write(folder.join("reads"), reads)?;
+    std::fs::write(folder.join("scene.pov"), scene())?;
+    Ok(())
+}
+
+/// Spheres that mirror each other, for povray.
+pub(crate) fn scene() -> String {
     let spheres: String = (0..30)
         .map(|n| {
             let (angle, height) = (f64::from(n) * 0.7, 0.5 + f64::from(n) / 20.0);
@@ -225,6 +231,5 @@ fn make_inputs(folder: &Path) -> Result<()> {
         .collect();
     let scene = "#version 3.7;\nglobal_settings { assumed_gamma 1.0 }\ncamera { location <0, 2, -5> look_at <0, 1, 0> }\n\
                  light_source { <5, 10, -10> color rgb 1 }\nplane { y, 0 pigment { checker color rgb 1, color rgb 0 } }\n";
-    std::fs::write(folder.join("scene.pov"), format!("{scene}{spheres}"))?;
-    Ok(())
+    format!("{scene}{spheres}")
 }

@@ -110,6 +110,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("region_us", "an empty parallel region on 2 nodes (us)", Target::None),
             figure("region_messages", "messages of both nodes for it", Target::None),
             figure("pigz_ratio", "2 threads alone / on 2 nodes: pigz", Target::AtLeast(0.7)),
+            figure("povray_ratio", "2 threads alone / on 2 nodes: povray", Target::AtLeast(0.85)),
             figure("one_thread_ratio", "1 thread alone / under `trellis threads -n 2`", Target::AtLeast(0.98)),
             figure("start_and_end_ms", "`trellis threads -n 2 true` (ms)", Target::AtMost(150.0)),
         ],

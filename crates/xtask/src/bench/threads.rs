@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 use trellis_output::programs;
 
+use crate::matrix_threads;
 use crate::workspace::Workspace;
 
 /// A program of `examples/threads` with its arguments, and the name of its figure.
@@ -18,6 +19,11 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
     ("matmul_1024", "matmul.c", &["2", "1024"]),
     ("jacobi_2000", "jacobi.c", &["2", "2000", "200"]),
     ("tasks", "tasks.c", &["2", "40", "22"]),
+];
+/// Programs of Debian with their arguments.
+const OF_DEBIAN: [(&str, &[&str]); 2] = [
+    ("pigz", &["-p", "2", "-c", "text"]),
+    ("povray", &["+Iscene.pov", "+Oscene.ppm", "-D", "-GA", "+W640", "+H480", "+WT2", "+FP8"]),
 ];
 /// The number of tasks of the program with tasks: two for each Fibonacci number above 22, down from 40.
 const TASKS: f64 = 13_528.0;
@@ -50,18 +56,19 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
     // One thread, which has the other node beside it.
     let (alone, on_nodes) = in_turns(workspace, &folder.join("integrate"), &["1", "500"], &folder)?;
     figures.insert("one_thread_ratio".to_owned(), (alone / on_nodes).into());
-    let text = folder.join("text");
-    if programs::find("pigz").is_some() {
-        // Numbers in words and digits, 32 MiB.
-        let line =
-            |number: u64| format!("{} {:x} {}\n", number % 977, number * 2_654_435_761, number * number % 10_007);
-        let lines: String = (0..1_600_000).map(line).collect();
-        std::fs::write(&text, lines)?;
-        let (alone, on_nodes) = in_turns(workspace, Path::new("pigz"), &["-p", "2", "-c", "text"], &folder)?;
-        figures.insert("pigz_ratio".to_owned(), (alone / on_nodes).into());
-    } else {
-        figures.insert("pigz_ratio".to_owned(), Value::Null);
-        figures.insert("pigz_left_out".to_owned(), "pigz is not installed".into());
+    // Numbers in words and digits, 32 MiB.
+    let line = |number: u64| format!("{} {:x} {}\n", number % 977, number * 2_654_435_761, number * number % 10_007);
+    std::fs::write(folder.join("text"), (0..1_600_000).map(line).collect::<String>())?;
+    std::fs::write(folder.join("scene.pov"), matrix_threads::scene())?;
+    for (program, arguments) in OF_DEBIAN {
+        if programs::find(program).is_some() {
+            let (alone, on_nodes) = in_turns(workspace, Path::new(program), arguments, &folder)?;
+            figures.insert(format!("{program}_alone_ms"), (1e3 * alone).into());
+            figures.insert(format!("{program}_ratio"), (alone / on_nodes).into());
+        } else {
+            figures.insert(format!("{program}_ratio"), Value::Null);
+            figures.insert(format!("{program}_left_out"), format!("{program} is not installed").into());
+        }
     }
     let (_, nothing) = in_turns(workspace, Path::new("true"), &[], &folder)?;
     figures.insert("start_and_end_ms".to_owned(), (1e3 * nothing).into());
