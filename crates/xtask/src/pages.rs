@@ -4,8 +4,9 @@
 //! belongs: what each shows, which is its first comment, and a link to it. The page of the benchmarks contains
 //! `<!-- speed -->` where the table of the newest kept run of `trellis bench speed` belongs, the page of the catchers
 //! `<!-- fault -->` where the parts of one fault belong, of the newest kept run of `trellis bench links`. The text between
-//! such a line and the end mark of its kind is generated. Promises: a page whose table is up to date is not touched, and [`check`] names the pages that are
-//! not. It must never change anything outside the marks.
+//! such a line and the end mark of its kind is generated. The README has `<!-- threads -->` where the ratios of the newest
+//! kept run of the benchmark of programs with threads belong. Promises: a page whose table is up to date is not touched, and
+//! [`check`] names the pages that are not. It must never change anything outside the marks.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use trellis_base::statistics::median;
+
+use crate::bench::targets;
 
 /// The folder of the pages with scripts.
 const PAGES: &str = "docs/protocols";
@@ -31,6 +34,17 @@ const CATCHERS: &str = "docs/concepts/catchers.md";
 const FAULT: &str = "<!-- fault -->";
 const FAULT_END: &str = "<!-- end of fault -->";
 const FAULT_BENCHMARK: &str = "links --rounds 1";
+/// The page with programs with threads, and the fields of their times in milliseconds and of their ratios.
+const README: &str = "README.md";
+const THREADS: &str = "<!-- threads -->";
+const THREADS_END: &str = "<!-- end of threads -->";
+const WITH_THREADS: [(&str, &str, &str); 5] = [
+    ("a loop with a sum (OpenMP)", "integrate_alone_ms", "integrate_ratio"),
+    ("matrix product 1,024 (OpenMP)", "matmul_1024_alone_ms", "matmul_1024_ratio"),
+    ("Jacobi 2,000 x 2,000, 200 steps (OpenMP)", "jacobi_2000_alone_ms", "jacobi_2000_ratio"),
+    ("`pigz`", "pigz_alone_ms", "pigz_ratio"),
+    ("`povray`", "povray_alone_ms", "povray_ratio"),
+];
 /// Each link with the field of its round trip.
 const LINKS: [(&str, &str); 2] = [("shm", "memory_round_trip_us_p50"), ("tcp", "tcp_round_trip_us_p50")];
 /// A letter of the bar is so many microseconds.
@@ -66,13 +80,15 @@ struct Page {
 
 fn pages(root: &Path) -> Result<Vec<Page>> {
     let mut pages = Vec::new();
-    let paths = sorted_files(&root.join(PAGES))?.into_iter().chain([root.join(FIGURES), root.join(CATCHERS)]);
+    let paths =
+        sorted_files(&root.join(PAGES))?.into_iter().chain([FIGURES, CATCHERS, README].map(|page| root.join(page)));
     for path in paths {
         let is = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         let should_be = with_scripts(&is, root, &SCRIPTS.map(|scripts| root.join(scripts)))
             .and_then(|page| with_parts(&page, SPEED_END, |line| (line == SPEED).then(|| speed(root))))
-            .and_then(|page| with_parts(&page, FAULT_END, |line| (line == FAULT).then(|| fault(root))));
+            .and_then(|page| with_parts(&page, FAULT_END, |line| (line == FAULT).then(|| fault(root))))
+            .and_then(|page| with_parts(&page, THREADS_END, |line| (line == THREADS).then(|| with_threads(root))));
         let should_be = should_be.with_context(|| name.clone())?;
         pages.push(Page { path, name, is, should_be });
     }
@@ -181,6 +197,18 @@ fn speed(root: &Path) -> Result<String> {
 
 fn fault(root: &Path) -> Result<String> {
     parts_of_fault(&Kept::newest(root, FAULT_BENCHMARK, "shm_rest_us")?)
+}
+
+/// The time of each program with two threads, and what it is beside the time on two nodes.
+fn with_threads(root: &Path) -> Result<String> {
+    let kept = Kept::newest(root, targets::THREADS, "povray_ratio")?;
+    let mut made = "| program | 2 threads | 2 threads / 2 nodes |\n|---|---|---|\n".to_owned();
+    for (program, time, ratio) in WITH_THREADS {
+        let (seconds, ratio) = (kept.median(time)? / 1e3, kept.median(ratio)?);
+        let _ = writeln!(made, "| {program} | {seconds:.2} s | {ratio:.2} |");
+    }
+    let _ = write!(made, "\n[Measured]({}/README.md) on two cores of one machine.\n", kept.place);
+    Ok(made)
 }
 
 /// A bar for each link, and the numbers.

@@ -7,7 +7,7 @@
 //! its target is marked, and the task then ends with an error after it has written the result.
 
 mod machine;
-mod targets;
+pub(crate) mod targets;
 mod threads;
 
 use std::collections::BTreeMap;

@@ -111,10 +111,10 @@ fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &
 
 fn timed(command: &mut Command) -> Result<(f64, Vec<u8>)> {
     let start = Instant::now();
-    let output =
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("the program cannot be started")?;
+    let output = command.stdin(Stdio::null()).output().context("the program cannot be started")?;
+    let seconds = start.elapsed().as_secs_f64();
     if !output.status.success() {
-        bail!("{command:?} ended with {}", output.status);
+        bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
-    Ok((start.elapsed().as_secs_f64(), output.stdout))
+    Ok((seconds, output.stdout))
 }
