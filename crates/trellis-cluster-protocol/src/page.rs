@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Index;
 
 /// The number of pages in a chunk. A page range never crosses a multiple of it. Homes and locks are chosen per chunk, so a
 /// range needs only one message, one manager and one lock.
@@ -39,6 +40,38 @@ pub enum Access {
     Read,
     /// Nothing faults.
     Write,
+}
+
+/// What the application views of many pages allow, at first nothing. The memory of pages that nobody uses stays untouched: a
+/// region may have millions.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Accesses(Vec<u8>);
+
+impl Accesses {
+    pub(crate) fn none(pages: usize) -> Accesses {
+        // Bytes, because only numbers that are zero come from the allocator as they are.
+        Accesses(vec![Access::None as u8; pages])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn set(&mut self, page: usize, access: Access) {
+        self.0[page] = access as u8;
+    }
+}
+
+impl Index<usize> for Accesses {
+    type Output = Access;
+
+    fn index(&self, page: usize) -> &Access {
+        match self.0[page] {
+            0 => &Access::None,
+            1 => &Access::Read,
+            _ => &Access::Write,
+        }
+    }
 }
 
 /// A range of neighbouring pages inside one chunk; never empty.

@@ -25,7 +25,7 @@
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
-use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange};
+use crate::page::{Access, Accesses, NodeId, NodeSets, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 pub struct Ivy {
     geometry: Geometry,
     // What this node may do with a page.
-    access: Vec<Access>,
+    access: Accesses,
     flags: Vec<u8>,
     granted_sequence: Vec<u32>,
     outstanding: Vec<Outstanding>,
@@ -192,7 +192,7 @@ impl Coherence for Ivy {
     fn release(&mut self, page: PageIndex) {
         let slot = self.slot(page);
         debug_assert!(self.transaction[slot] == 0 && !self.has(page, PENDING));
-        self.access[slot] = Access::None;
+        self.access.set(slot, Access::None);
         self.flags[slot] = 0;
         self.granted_sequence[slot] = 0;
         self.owner_or_manager[slot] = 0;
@@ -205,7 +205,7 @@ impl Coherence for Ivy {
         debug_assert!(self.is_untouched(page));
         self.record(PageRange::one(page), self.geometry.me, true, 0);
         let slot = self.slot(page);
-        self.access[slot] = Access::Write;
+        self.access.set(slot, Access::Write);
     }
 }
 
@@ -217,7 +217,7 @@ impl Ivy {
         let pages = geometry.slots();
         Ivy {
             geometry,
-            access: vec![Access::None; pages],
+            access: Accesses::none(pages),
             flags: vec![0; pages],
             granted_sequence: vec![0; pages],
             outstanding: Vec::with_capacity(64),
@@ -317,7 +317,7 @@ impl Ivy {
         let access = if write { Access::Write } else { Access::Read };
         for page in range.pages() {
             let slot = self.slot(page);
-            self.access[slot] = access;
+            self.access.set(slot, access);
             if write {
                 self.granted_sequence[slot] = sequence;
             }
@@ -394,7 +394,7 @@ impl Ivy {
         } else if range.pages().any(|page| self.access(page) == Access::Write) {
             for page in range.pages() {
                 let slot = self.slot(page);
-                self.access[slot] = Access::Read;
+                self.access.set(slot, Access::Read);
             }
             effects.push(Effect::Downgrade(range));
         }
@@ -403,7 +403,7 @@ impl Ivy {
     fn revoke(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
         for page in range.pages() {
             let slot = self.slot(page);
-            self.access[slot] = Access::None;
+            self.access.set(slot, Access::None);
         }
         effects.push(Effect::Revoke(range));
     }

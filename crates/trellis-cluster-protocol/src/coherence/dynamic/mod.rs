@@ -46,7 +46,7 @@ mod requester;
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
-use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange};
+use crate::page::{Access, Accesses, NodeId, NodeSets, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 use patterns::Patterns;
@@ -71,7 +71,7 @@ pub const HOPS_PER_NODE_MAX: u16 = 2;
 pub struct Dynamic {
     geometry: Geometry,
     variation: Variation,
-    access: Vec<Access>,
+    access: Accesses,
     flags: Vec<u8>,
     /// The probable owner, plus one; zero stands for the home.
     hint_or_home: Vec<u16>,
@@ -214,7 +214,7 @@ impl Coherence for Dynamic {
     fn release(&mut self, page: PageIndex) {
         let slot = self.slot(page);
         debug_assert!(self.next[slot] == 0 && !self.has(page, PENDING));
-        self.access[slot] = Access::None;
+        self.access.set(slot, Access::None);
         self.flags[slot] = 0;
         self.hint_or_home[slot] = 0;
         self.copyset.clear(slot);
@@ -224,7 +224,7 @@ impl Coherence for Dynamic {
     fn adopt(&mut self, page: PageIndex) {
         debug_assert!(self.is_untouched(page));
         let slot = self.slot(page);
-        self.access[slot] = Access::Write;
+        self.access.set(slot, Access::Write);
         self.flags[slot] = WRITTEN;
     }
 }
@@ -237,7 +237,7 @@ impl Dynamic {
         Dynamic {
             geometry,
             variation,
-            access: vec![Access::None; slots],
+            access: Accesses::none(slots),
             flags: vec![0; slots],
             hint_or_home: vec![0; slots],
             next: vec![0; slots],

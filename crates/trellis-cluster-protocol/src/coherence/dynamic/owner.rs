@@ -122,7 +122,7 @@ impl Dynamic {
         }
         for page in run.pages() {
             let slot = self.slot(page);
-            self.access[slot] = self.access[slot].min(Access::Read);
+            self.access.set(slot, self.access[slot].min(Access::Read));
             self.copyset.insert(slot, from);
             self.patterns.left(slot);
         }
@@ -196,7 +196,7 @@ impl Dynamic {
         }
         for page in run.pages() {
             let slot = self.slot(page);
-            self.access[slot] = Access::None;
+            self.access.set(slot, Access::None);
             self.flags[slot] = self.flags[slot] & !(OWNER | WRITTEN) | GIVEN;
             self.next[slot] = 0;
             self.copyset.clear(slot);
@@ -244,7 +244,7 @@ impl Dynamic {
             }
             Access::Read => {
                 let slot = self.slot(page);
-                self.access[slot] = Access::None;
+                self.access.set(slot, Access::None);
                 self.patterns.left(slot);
                 if self.next[slot] == 0 {
                     self.set_hint(page, owner);

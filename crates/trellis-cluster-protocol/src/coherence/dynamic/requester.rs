@@ -158,7 +158,7 @@ impl Dynamic {
         let (known, satisfied) = if write { (WRITTEN, AWAITED) } else { (0, LOAD_AWAITED) };
         for page in range.pages() {
             let slot = self.slot(page);
-            self.access[slot] = access;
+            self.access.set(slot, access);
             self.flags[slot] |= known;
             if self.flags[slot] & satisfied != 0 {
                 self.flags[slot] |= HELD;
