@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Documents with blocks of Rust.
 const DOCUMENTS: &[&str] = &[
-    "README.md",
+    "docs/guides/a-program-in-rust.md",
     "docs/concepts/release-consistency.md",
     "docs/guides/give-a-program-the-racks-memory.md",
     "docs/guides/join-and-leave.md",
