@@ -131,7 +131,7 @@ impl Layout {
 
 /// An object from which this process was loaded.
 pub(crate) struct Object {
-    /// What is to be added to the addresses in the file.
+    /// The distance from an address in the file to the same place in memory.
     pub(crate) base: usize,
     pub(crate) headers: &'static [libc::Elf64_Phdr],
     /// The name of the file, without its folder.

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::context;
-use crate::openmp::{Hungry, Mailbox, Shared as SharedByTeam};
+use crate::openmp::{Mailbox, Shared as SharedByTeam, WithoutTasks};
 use crate::runtime;
 
 /// How many nodes there can be.
@@ -50,7 +50,7 @@ pub(crate) struct Control {
     pub(crate) keys: [Key; KEYS],
     /// Of OpenMP: what the team shares that spans all nodes, and what nodes say to each other about tasks.
     pub(crate) team: SharedByTeam,
-    pub(crate) hungry: Hungry,
+    pub(crate) without_tasks: WithoutTasks,
     pub(crate) mailboxes: [Mailbox; NODES_MAX],
 }
 

@@ -1,4 +1,4 @@
-//! What the threads of a team of OpenMP need from the cluster: meetings of all nodes, barriers, words and permits.
+//! Operations of the cluster for teams of OpenMP threads: meetings of all nodes, barriers, words and permits.
 //!
 //! Objects have numbers of their own, each with a home that the caller chooses: a thread at the home waits without a
 //! message. Promises: objects of different numbers or homes are different. A wait has no limit but the caller's.

@@ -1,4 +1,4 @@
-//! What joining and leaving mean for all parts of a node: of one that leaves, and of the others.
+//! A node leaves, and the parts of every other node hear that it came or left.
 //!
 //! Promises: a node that leaves carries out [`LeavingStep::ALL`] in order, and goes on when the step before is over. Before a
 //! node is told that another one departs, nothing for that one is held back. It must never wait: its thread does.
@@ -28,7 +28,7 @@ pub trait Member: Parts {
     }
 }
 
-/// What the thread of a node that leaves waits for, before it looks again.
+/// A reason for which the thread of a node that leaves waits before it continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// Something that other nodes do ([`Member::has_come`]).
@@ -140,7 +140,7 @@ fn answer_held<P: Parts>(parts: &mut P, now: Nanoseconds) -> Result<Option<Nanos
     Ok(next)
 }
 
-/// What an effect of the membership means for the pages. `coordinator` takes over what a node leaves behind. After
+/// Applies an effect of the membership to the pages. `coordinator` takes over what a node leaves behind. After
 /// [`membership::Effect::Departs`] nothing more is sent to the node.
 pub fn members_changed<P: Parts>(
     parts: &mut P,

@@ -7,8 +7,8 @@
 //!   its pages are taken over.
 //!
 //! [`Shard`] joins the decisions about the pages of one shard, and [`Consistency`] those about releases on the whole node.
-//! [`step`] lets a shard take a fact, and has a [`Carrier`] carry out what follows. What concerns several shards or other
-//! parts holds them one after the other ([`Parts`], [`Publisher`], [`Member`]): [`publish`], [`apply`], [`hear`],
+//! [`step`] lets a shard take a fact, and has a [`Carrier`] carry out what follows. A decision about several shards or
+//! other parts holds them one after the other ([`Parts`], [`Publisher`], [`Member`]): [`publish`], [`apply`], [`hear`],
 //! [`with_token`], [`PageChange`], [`Leaving`], [`members_changed`].
 //!
 //! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no

@@ -17,7 +17,7 @@ use crate::wire::Message;
 use alloc::vec::Vec;
 use core::ops::{DerefMut, Range};
 
-/// What a node knows of releases. It is reached while a shard is held too.
+/// The knowledge that a node has of releases. It is reached while a shard is held too.
 pub trait Releases {
     /// The knowledge of releases.
     fn consistency(&mut self) -> impl DerefMut<Target = Consistency>;

@@ -27,7 +27,7 @@ pub struct Shard<C> {
     pub departures: Departures,
     /// Room for the effects of a step; empty between steps.
     effects: Vec<Effect>,
-    /// What the protocol still hears of the effects of a step.
+    /// Inputs that follow from the effects of a step, and that the protocol has not taken yet.
     conclusions: Vec<Input>,
     /// The pages whose stores the kernel marks, if it does.
     marks: Option<Box<Marks>>,
@@ -226,7 +226,7 @@ impl<C: Coherence> Shard<C> {
         self.conclusions.push(Input::Changed { page });
     }
 
-    /// What the protocol hears next of the effects of a step: that a page differs from its twin, or the answer of a departed
+    /// The next input that follows from the effects of a step: a page differs from its twin, or the answer of a departed
     /// node.
     pub fn next_conclusion(&mut self) -> Option<Input> {
         self.conclusions.pop()

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 pub trait Carrier {
     /// The protocol of its pages.
     type Protocol: Coherence;
-    /// What came with a message: diffs, or the bytes of a page. By default nothing.
+    /// The diffs, or the bytes of a page, that came with a message. By default nothing.
     type Attached: Copy + Default;
     /// Why a step ends early: the error of everything here. A checker ends a step that breaks a rule; a runtime ends none.
     type Breach;

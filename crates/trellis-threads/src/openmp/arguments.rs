@@ -10,10 +10,13 @@ use super::team::{self, ARGUMENTS, Arguments, Work};
 use super::this_thread;
 use crate::context::own_slot;
 
+/// [`invoke`] reads at least so many words.
+const PASSED: usize = 10;
+
 /// Calls the function of a region with so many arguments.
 ///
 /// # Safety
-/// The function takes them; at least four words can be read there.
+/// The function takes them; at least [`PASSED`] words can be read there.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usize) {
     /// How many arguments are passed in registers, after the two numbers.
@@ -49,10 +52,10 @@ pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usi
     }
 }
 
-/// The same.
+/// The same. Arguments that the function does not take are ignored.
 ///
 /// # Safety
-/// The same, for ten words.
+/// The same.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usize) {
     type Function = extern "C-unwind" fn(
@@ -69,8 +72,6 @@ pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usi
         usize,
         usize,
     );
-    /// Those that the function does not take are ignored.
-    const PASSED: usize = 10;
     if count > PASSED {
         crate::runtime::unsupported("a region with more than ten shared variables on this processor", super::WAY_OUT);
     }
@@ -84,65 +85,89 @@ pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usi
     }
 }
 
-/// `__kmpc_fork_call(place, count, function, ...)`: passes on where the arguments are that follow, of which the first
-/// ones are in registers.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __kmpc_fork_call() {
-    std::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "sub rsp, 32",
-        "mov [rsp], rcx",
-        "mov [rsp + 8], r8",
-        "mov [rsp + 16], r9",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rsp",
-        "lea rcx, [rbp + 16]",
-        "call {fork}",
-        "leave",
-        "ret",
-        fork = sym fork_with,
-    );
+/// Defines a function with the arguments (place, count, function, ...), which passes on where those are that follow: the
+/// first ones are in registers.
+macro_rules! with_any_number {
+    ($name:ident = $passes_to:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name() {
+            std::arch::naked_asm!(
+                "push rbp",
+                "mov rbp, rsp",
+                "sub rsp, 32",
+                "mov [rsp], rcx",
+                "mov [rsp + 8], r8",
+                "mov [rsp + 16], r9",
+                "mov rdi, rsi",
+                "mov rsi, rdx",
+                "mov rdx, rsp",
+                "lea rcx, [rbp + 16]",
+                "call {passes_to}",
+                "leave",
+                "ret",
+                passes_to = sym $passes_to,
+            );
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name() {
+            std::arch::naked_asm!(
+                "stp x29, x30, [sp, #-64]!",
+                "mov x29, sp",
+                "stp x3, x4, [sp, #16]",
+                "stp x5, x6, [sp, #32]",
+                "str x7, [sp, #48]",
+                "mov x0, x1",
+                "mov x1, x2",
+                "add x2, sp, #16",
+                "add x3, sp, #64",
+                "bl {passes_to}",
+                "ldp x29, x30, [sp], #64",
+                "ret",
+                passes_to = sym $passes_to,
+            );
+        }
+    };
 }
 
-/// The same.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __kmpc_fork_call() {
-    std::arch::naked_asm!(
-        "stp x29, x30, [sp, #-64]!",
-        "mov x29, sp",
-        "stp x3, x4, [sp, #16]",
-        "stp x5, x6, [sp, #32]",
-        "str x7, [sp, #48]",
-        "mov x0, x1",
-        "mov x1, x2",
-        "add x2, sp, #16",
-        "add x3, sp, #64",
-        "bl {fork}",
-        "ldp x29, x30, [sp], #64",
-        "ret",
-        fork = sym fork_with,
-    );
-}
+with_any_number! { __kmpc_fork_call = fork_with }
+with_any_number! { __kmpc_fork_teams = teams_with }
 
-/// How many arguments of `__kmpc_fork_call` are in registers.
+/// How many of the arguments that follow are in registers.
 const IN_REGISTERS: usize = if cfg!(target_arch = "x86_64") { 3 } else { 5 };
 
-unsafe extern "C-unwind" fn fork_with(count: c_int, function: usize, registers: *const usize, stack: *const usize) {
-    let count = count as usize;
-    // SAFETY: the arguments of the call, and what is on the stack.
-    let argument = |place: usize| unsafe {
+/// The argument at a place among those that follow.
+///
+/// # Safety
+/// The call has so many, in these registers and on this stack.
+unsafe fn argument(place: usize, registers: *const usize, stack: *const usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
         match place < IN_REGISTERS {
             true => *registers.add(place),
             false => *stack.add(place - IN_REGISTERS),
         }
-    };
-    fork(function, count, argument);
+    }
+}
+
+unsafe extern "C-unwind" fn fork_with(count: c_int, function: usize, registers: *const usize, stack: *const usize) {
+    // SAFETY: the arguments of the call.
+    fork(function, count as usize, |place| unsafe { argument(place, registers, stack) });
+}
+
+/// One league of one team.
+unsafe extern "C-unwind" fn teams_with(count: c_int, function: usize, registers: *const usize, stack: *const usize) {
+    let count = count as usize;
+    // SAFETY: the arguments of the call.
+    let mut arguments: Vec<usize> = (0..count).map(|place| unsafe { argument(place, registers, stack) }).collect();
+    // On some processors a function gets more than it takes.
+    arguments.resize(count.max(PASSED), 0);
+    // SAFETY: the compiler's function.
+    unsafe { invoke(function, count, arguments.as_ptr()) };
 }
 
 /// Begins a region.
@@ -154,43 +179,4 @@ pub(super) fn fork(function: usize, count: usize, argument: impl Fn(usize) -> us
     }
     let more: Vec<usize> = (0..count).map(argument).collect();
     team::fork(Work::Llvm { function, count, arguments: Arguments::At(more.as_ptr() as usize) }, wanted, None);
-}
-
-/// `__kmpc_fork_teams(place, count, function, ...)`: one league of one team.
-unsafe extern "C-unwind" fn teams_with(count: c_int, function: usize, registers: *const usize, stack: *const usize) {
-    let count = count as usize;
-    // SAFETY: the arguments of the call, and what is on the stack.
-    let mut arguments: Vec<usize> = (0..count)
-        .map(|place| unsafe {
-            match place < IN_REGISTERS {
-                true => *registers.add(place),
-                false => *stack.add(place - IN_REGISTERS),
-            }
-        })
-        .collect();
-    arguments.resize(count.max(16), 0);
-    // SAFETY: the compiler's function.
-    unsafe { invoke(function, count, arguments.as_ptr()) };
-}
-
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __kmpc_fork_teams() {
-    std::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "sub rsp, 32",
-        "mov [rsp], rcx",
-        "mov [rsp + 8], r8",
-        "mov [rsp + 16], r9",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rsp",
-        "lea rcx, [rbp + 16]",
-        "call {fork}",
-        "leave",
-        "ret",
-        fork = sym teams_with,
-    );
 }

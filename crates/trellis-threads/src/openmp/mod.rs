@@ -69,7 +69,7 @@ use std::ptr::null_mut;
 
 use crate::context::own_slot;
 use crate::control::SLOTS;
-pub(crate) use pool::{Hungry, Mailbox};
+pub(crate) use pool::{Mailbox, WithoutTasks};
 use settings::Settings;
 use sharing::Loop;
 use tasks::Task;

@@ -79,7 +79,7 @@ pub(crate) struct Mailbox {
 
 /// Which nodes have nothing to do: 1; 2 while one of them is being given something.
 #[repr(C, align(4096))]
-pub(crate) struct Hungry([AtomicU32; NODES_MAX]);
+pub(crate) struct WithoutTasks([AtomicU32; NODES_MAX]);
 
 /// How a wait at the barrier ended.
 pub(super) enum Waited {
@@ -251,7 +251,7 @@ fn wait_for_other_nodes(team: &Team) -> Option<Vec<usize>> {
         return None;
     }
     let me = start::node();
-    let (hungry, unanswered) = (&control().hungry.0[me], &control().mailboxes[me].unanswered);
+    let (without_tasks, unanswered) = (&control().without_tasks.0[me], &control().mailboxes[me].unanswered);
     let mut look_ns = LOOK_NS;
     loop {
         if let Some(tasks) = receive(team) {
@@ -267,8 +267,8 @@ fn wait_for_other_nodes(team: &Team) -> Option<Vec<usize>> {
             team.pool.has_come.store(true, Ordering::Relaxed);
             if team.meet_nodes(look_ns) {
                 // It may have been said before the barrier, too.
-                if hungry.load(Ordering::Relaxed) == 1 {
-                    let _ = hungry.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
+                if without_tasks.load(Ordering::Relaxed) == 1 {
+                    let _ = without_tasks.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
                 }
                 return None;
             }
@@ -291,10 +291,10 @@ pub(super) fn ask_for_tasks(team: &Team) {
 
 /// Says that this node has nothing to do.
 fn ask() {
-    let hungry = &control().hungry.0[start::node()];
-    if hungry.load(Ordering::Relaxed) == 0 {
+    let without_tasks = &control().without_tasks.0[start::node()];
+    if without_tasks.load(Ordering::Relaxed) == 0 {
         // If it has been said already, or a node is giving something, that is no harm.
-        let _ = hungry.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = without_tasks.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -308,7 +308,7 @@ fn receive(team: &Team) -> Option<Vec<usize>> {
     let count = mailbox.count.load(Ordering::Acquire) as usize;
     let tasks = mailbox.tasks[..count.min(MAILBOX_TASKS)].iter().map(|task| task.load(Ordering::Relaxed)).collect();
     let giver = mailbox.giver.load(Ordering::Relaxed);
-    control().hungry.0[me].store(0, Ordering::Release);
+    control().without_tasks.0[me].store(0, Ordering::Release);
     let is_engaged = team.pool.engaged_by.load(Ordering::Relaxed) != 0;
     if team.pool.has_come.load(Ordering::Relaxed) && !is_engaged {
         team.pool.engaged_by.store(giver + 1, Ordering::Relaxed);
@@ -329,7 +329,7 @@ fn answer(node: u32) {
 static GIVEN: [(AtomicU64, AtomicUsize); NODES_MAX] = [const { (AtomicU64::new(0), AtomicUsize::new(0)) }; NODES_MAX];
 
 /// How many tasks a node gets now.
-fn appetite(node: usize) -> usize {
+fn wanted_count(node: usize) -> usize {
     /// A node that is back within this time got too few.
     const SOON_NS: u64 = 2_000_000;
     let (time, count) = &GIVEN[node];
@@ -348,21 +348,21 @@ fn time_ns() -> u64 {
 }
 
 /// Gives tasks to a node that has none, if there is one.
-pub(super) fn give_to_hungry(team: &Team) {
+pub(super) fn give_to_node_without_tasks(team: &Team) {
     if team.nodes == 1 {
         return;
     }
-    let (me, hungry) = (start::node(), &control().hungry.0);
+    let (me, without_tasks) = (start::node(), &control().without_tasks.0);
     for node in (0..start::nodes()).filter(|node| *node != me) {
-        if hungry[node].load(Ordering::Relaxed) != 1
-            || hungry[node].compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        if without_tasks[node].load(Ordering::Relaxed) != 1
+            || without_tasks[node].compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             continue;
         }
         aside(|| {
-            let tasks = team.pool.oldest(appetite(node));
+            let tasks = team.pool.oldest(wanted_count(node));
             if tasks.is_empty() {
-                return hungry[node].store(1, Ordering::Release);
+                return without_tasks[node].store(1, Ordering::Release);
             }
             let mailbox = &control().mailboxes[node];
             for (place, task) in mailbox.tasks.iter().zip(&tasks) {

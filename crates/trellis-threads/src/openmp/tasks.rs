@@ -203,7 +203,7 @@ pub(super) fn is_undeferred(thread: &Thread) -> bool {
     }
     let are_enough = || team.pool.count() >= TASKS_PER_THREAD_MAX * team.local as usize;
     are_enough() && {
-        pool::give_to_hungry(team);
+        pool::give_to_node_without_tasks(team);
         are_enough()
     }
 }
@@ -250,7 +250,7 @@ pub(super) fn submit(thread: &Thread, task: *mut Task, dependences: &[Dependence
         }
     }
     if team.pool.push(task) >= GIVES_WHILE_MAKING {
-        pool::give_to_hungry(team);
+        pool::give_to_node_without_tasks(team);
     }
 }
 
@@ -465,7 +465,7 @@ fn work_until(thread: &Thread, is_so: impl Fn() -> bool) {
                 false => team.pool.pop_descendant(thread.task.get()),
             };
             if next.is_none() || team.pool.count() > 1 {
-                pool::give_to_hungry(team);
+                pool::give_to_node_without_tasks(team);
             }
             if let Some(task) = next {
                 do_task(thread, task);
@@ -521,7 +521,7 @@ pub(super) fn barrier(thread: &Thread, team: &Team) {
     loop {
         while let Some((task, left)) = team.pool.pop() {
             if left > 0 {
-                pool::give_to_hungry(team);
+                pool::give_to_node_without_tasks(team);
             }
             do_task(thread, task);
         }
