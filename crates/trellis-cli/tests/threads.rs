@@ -246,6 +246,32 @@ fn any_thread_ends_the_program_with_its_status() {
     }
 }
 
+/// The number 32767 is also the upper half of many addresses.
+#[test]
+fn a_thread_may_have_any_number() {
+    let test = "a_thread_may_have_any_number";
+    if !works(test) {
+        return;
+    }
+    // In a process namespace numbers can be chosen. One of these runs gives that number to the first thread.
+    let namespaces = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let possible = Command::new("unshare").args(namespaces).arg("true").status();
+    if !possible.is_ok_and(|status| status.success()) {
+        return skip(test, Need::Namespaces, "this machine lets nobody make a user namespace");
+    }
+    let script = "for before in $(seq 5 30); do
+        echo $((32767 - before)) > /proc/sys/kernel/ns_last_pid
+        \"$0\" threads -n 2 --timeout 50s \"$1\" leave || exit
+    done";
+    let own = command(&[]).get_program().to_owned();
+    let folder = Folder::new();
+    let mut runs = Command::new("unshare");
+    runs.args(namespaces).args(["sh", "-c", script]).arg(own).arg(built("process.c")).current_dir(folder.path());
+    let ended = runs.stdin(Stdio::null()).output().expect("unshare is in util-linux");
+    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success() && stdout == "last 1\n".repeat(26) && stderr.is_empty(), "{stdout}{stderr}");
+}
+
 #[test]
 fn a_thread_that_aborts_ends_the_program() {
     let Some((ended, _)) = process("abort", "") else { return };

@@ -293,19 +293,19 @@ unsafe fn change(stack: usize, theirs: usize, function: usize, argument: usize) 
     }
 }
 
-/// Why threads cannot change their thread pointer here; `None` if they can.
-pub(crate) fn obstacle() -> Option<&'static str> {
+/// Whether threads can change their thread pointer here; if not, why.
+pub(crate) fn possible() -> Result<(), &'static str> {
     #[cfg(target_arch = "x86_64")]
     {
         /// The bit of `AT_HWCAP2` by which the kernel says that programs may use the instruction.
         const HWCAP2_FSGSBASE: u64 = 1 << 1;
         // SAFETY: reads what the kernel gave this process.
         if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
-            return Some(
+            return Err(
                 "this kernel or processor does not let programs use the instruction wrfsbase; Linux 5.9 and a processor of \
                  2013 or later do",
             );
         }
     }
-    None
+    Ok(())
 }

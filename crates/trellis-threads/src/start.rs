@@ -99,7 +99,7 @@ pub(crate) unsafe fn start_main(
     rest: [*mut c_void; 4],
 ) -> c_int {
     let has_early = early::end();
-    if let Some(why) = context::obstacle() {
+    if let Err(why) = context::possible().and_then(|()| threads::find_number()) {
         refuse(why);
     }
     if let Err(why) = runtime::open() {

@@ -402,12 +402,6 @@ pub(crate) fn tell_end_to(word: &AtomicU32) {
     unsafe { call(libc::SYS_set_tid_address, [word.as_ptr() as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// The number of the calling thread.
-pub(crate) fn thread_number() -> u32 {
-    // SAFETY: has no conditions.
-    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
-}
-
 /// Whether the caller runs in a child that shares the memory of this process.
 pub(crate) fn is_in_child() -> bool {
     // SAFETY: has no conditions.

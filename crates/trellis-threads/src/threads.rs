@@ -478,26 +478,28 @@ fn end(slot: usize, result: usize) -> *mut c_void {
 /// Where the C library keeps the number of a thread in its control block.
 static NUMBER_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds that place in the control block of the calling thread.
-fn find_number() {
-    /// It is before this, and behind what other programs use.
-    const LOOKED_AT: std::ops::Range<usize> = 0x200..0x400;
-    if NUMBER_OFFSET.load(Ordering::Relaxed) != 0 {
-        return;
-    }
-    let number = system_calls::thread_number();
-    // SAFETY: words of the thread's own control block, which is larger.
-    let is_there = |offset: &usize| unsafe { ((context::thread_pointer() + offset) as *const u32).read() } == number;
-    match LOOKED_AT.step_by(size_of::<u32>()).find(is_there) {
-        Some(offset) => NUMBER_OFFSET.store(offset, Ordering::Release),
-        None => runtime::unsupported("this version of the C library", "run the program without `trellis threads`"),
+/// Finds that place. The C library tells it to debuggers (nptl_db): the size of the number in bits, how many there are,
+/// and the offset. Returns the reason if it cannot be found.
+///
+/// Nothing else tells it: the number of a thread may be the half of an address that lies beside it.
+pub(crate) fn find_number() -> Result<(), &'static str> {
+    // SAFETY: a constant name; three words that the C library never changes.
+    let told = unsafe {
+        let told = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()) as *const [u32; 3];
+        told.as_ref()
+    };
+    match told {
+        Some([32, 1, offset]) => {
+            NUMBER_OFFSET.store(*offset as usize, Ordering::Release);
+            Ok(())
+        }
+        _ => Err("this C library does not tell debuggers where threads have their numbers; glibc 2.34 and later do"),
     }
 }
 
 /// The first function of a thread of the program.
 extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     context::borrow();
-    find_number();
     let record = record(slot as usize);
     // The kernel would end the process at a system call that becomes a signal which is blocked.
     start::set_signal_mask(record.mask.load(Ordering::Relaxed) & !(1 << (libc::SIGSYS - 1)));
