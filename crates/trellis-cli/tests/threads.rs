@@ -246,6 +246,25 @@ fn any_thread_ends_the_program_with_its_status() {
     }
 }
 
+#[test]
+fn a_program_whose_threads_still_run_at_its_end_leaves_a_record() {
+    let test = "a_program_whose_threads_still_run_at_its_end_leaves_a_record";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let mut command = command(&["threads", "-n", "2", "--timeout", "50s", "--advise", "--record", "record"]);
+    command.arg(built("process.c")).arg("busy").current_dir(folder.path()).stdin(Stdio::null());
+    let ended = Run::start(command).finish();
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(4), "last 1\n"), "{ended:?}");
+    assert!(!ended.stderr.contains("inf %") && !ended.stderr.contains("no node left a record"), "{ended:?}");
+    for node in 0..2 {
+        let record = std::fs::read_to_string(folder.file(&format!("record/node-{node}.json"))).expect("it is there");
+        let record: serde_json::Value = serde_json::from_str(&record).expect("it is JSON");
+        assert!(record["counters"]["program_ns"].as_u64().is_some_and(|time_ns| time_ns > 0), "{record}");
+    }
+}
+
 /// The number 32767 is also the upper half of many addresses.
 #[test]
 fn a_thread_may_have_any_number() {

@@ -177,6 +177,16 @@ impl Cluster {
         self.inner().fail(why.to_owned());
     }
 
+    /// Writes this node's record of the run until now, if one was requested. [`leave`](Cluster::leave) does so, too. This
+    /// is for a process that ends while threads still use the memory, which therefore cannot leave.
+    pub fn write_record(&self) {
+        let node = self.inner();
+        node.count();
+        node.breakdown.end();
+        node.count_of_link();
+        node.recorder.write(node);
+    }
+
     /// Sets how messages name the object of a number, for a library whose numbers mean nothing to users. Only the first
     /// call has an effect.
     pub fn name_objects(&self, name: fn(u64) -> String) {

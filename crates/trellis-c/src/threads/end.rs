@@ -18,7 +18,7 @@ const END: u64 = OWN_NUMBERS + 0x100;
 /// Raised by each node that is ready to end; the threads that still run there are counted by [`BUSY`].
 const READY: u64 = OWN_NUMBERS + 0x101;
 const BUSY: u64 = OWN_NUMBERS + 0x102;
-/// Raised for each node when all are ready and no thread runs.
+/// Raised for each node when all are ready.
 const GO: u64 = OWN_NUMBERS + 0x103;
 
 /// Whether this node, which is not node 0, waits for the end of node 0.
@@ -53,6 +53,13 @@ pub extern "C" fn trellis_threads_end_here(busy: bool) -> ! {
     IS_OVER.store(true, Ordering::Relaxed);
     patiently("the end", || cluster().semaphore(READY).release(1));
     patiently("the end", || cluster().semaphore(GO).acquire());
+    if patiently("the end", || cluster().atomic(BUSY).load()) == 0 {
+        leave(0)
+    }
+    cluster().write_record();
+    patiently("the end", || cluster().semaphore(READY).release(1));
+    // Node 0 ends now, which ends this wait and with it this process.
+    patiently("the end", || cluster().semaphore(GO).acquire());
     leave(0)
 }
 
@@ -68,8 +75,10 @@ pub extern "C" fn trellis_threads_end(status: i32, busy: bool) -> ! {
         (1..=others).try_for_each(|node| cluster().semaphore(ORDERED + node).release(1))?;
         (0..others).try_for_each(|_| cluster().semaphore(READY).acquire())?;
         let is_busy = cluster().atomic(BUSY).load()? != 0;
-        if !is_busy {
-            cluster().semaphore(GO).release(others.max(1))?;
+        cluster().semaphore(GO).release(others.max(1))?;
+        if is_busy {
+            cluster().write_record();
+            (0..others).try_for_each(|_| cluster().semaphore(READY).acquire())?;
         }
         Ok(is_busy)
     };
