@@ -199,10 +199,12 @@ int trellis_protocol_at(const trellis_cluster *cluster, const void *address, cha
 #define TRELLIS_HOME_INTERLEAVED (SIZE_MAX - 2)
 
 /* Values for `padding`: the distance of a block from others. PER_CACHE_LINE is for blocks that threads of one node
- * use at the same time, PER_PAGE for blocks that different nodes write. */
+ * use at the same time, PER_PAGE for blocks that different nodes write, PER_PAGE_WHILE_FEW (at most 256 of a size) for
+ * those of which that is not known. */
 #define TRELLIS_PACKED 0
 #define TRELLIS_PER_CACHE_LINE 1
 #define TRELLIS_PER_PAGE 2
+#define TRELLIS_PER_PAGE_WHILE_FEW 3
 
 /* Allocate a block with all options. `alignment` is a power of two. The contents are undefined, or zero. */
 void *trellis_allocate(trellis_cluster *cluster, size_t bytes, size_t alignment, size_t home, int padding);

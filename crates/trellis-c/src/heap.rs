@@ -26,6 +26,8 @@ pub const PACKED: c_int = 0;
 pub const PER_CACHE_LINE: c_int = 1;
 /// `TRELLIS_PER_PAGE`
 pub const PER_PAGE: c_int = 2;
+/// `TRELLIS_PER_PAGE_WHILE_FEW`
+pub const PER_PAGE_WHILE_FEW: c_int = 3;
 
 /// The alignment of C's `malloc`.
 const ALIGN_BYTES: usize = 16;
@@ -110,8 +112,12 @@ fn padding_of(padding: c_int) -> Result<Padding, Failure> {
         PACKED => Ok(Padding::Packed),
         PER_CACHE_LINE => Ok(Padding::PerCacheLine),
         PER_PAGE => Ok(Padding::PerPage),
+        PER_PAGE_WHILE_FEW => Ok(Padding::PerPageWhileFew),
         other => {
-            let why = format!("padding {other} is unknown; give TRELLIS_PACKED, _PER_CACHE_LINE or _PER_PAGE");
+            let why = format!(
+                "padding {other} is unknown; give TRELLIS_PACKED, _PER_CACHE_LINE, _PER_PAGE or \
+                 _PER_PAGE_WHILE_FEW"
+            );
             Err(Failure::new(status::ARGUMENT, why))
         }
     }

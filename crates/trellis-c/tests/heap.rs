@@ -56,6 +56,7 @@ fn numbers_and_layouts_of_the_heap_are_those_of_the_library() {
     same("TRELLIS_PACKED", heap::PACKED as usize);
     same("TRELLIS_PER_CACHE_LINE", heap::PER_CACHE_LINE as usize);
     same("TRELLIS_PER_PAGE", heap::PER_PAGE as usize);
+    same("TRELLIS_PER_PAGE_WHILE_FEW", heap::PER_PAGE_WHILE_FEW as usize);
     same("sizeof(trellis_heap_counts)", size_of::<HeapCounts>());
     macro_rules! fields {
         ($($field:ident)+) => {

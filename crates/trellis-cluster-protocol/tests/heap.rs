@@ -6,7 +6,7 @@ mod heap_nodes;
 use heap_nodes::{Call, Nodes, PAGE_BYTES};
 use trellis_base::Random;
 use trellis_cluster_protocol::NodeId;
-use trellis_cluster_protocol::heap::{Answer, Debt, Input, Request};
+use trellis_cluster_protocol::heap::{Answer, Debt, Input, Request, Separation};
 
 const NODES: u16 = 3;
 const HEAP_PAGES: u32 = 4096;
@@ -30,7 +30,7 @@ fn a_call_knows_whom_it_waits_for() {
             nodes.deliver(0);
         }
     };
-    let request = Request { bytes: 100, align: 16, home: NodeId(1), own_pages: false };
+    let request = Request { bytes: 100, align: 16, home: NodeId(1), separation: Separation::Never };
     nodes.call(1, 7, Call::Allocate(request));
     assert_eq!(nodes.heaps[1].debt(7), Some(Debt::Directory), "only the directory hands pages out");
     deliver_all(&mut nodes);
@@ -106,7 +106,12 @@ impl RandomRun {
             _ => 8,
         };
         let home = if self.random.once_in(4) { NodeId((node + 1) % NODES) } else { NodeId(node) };
-        let request = Request { bytes, align, home, own_pages: self.random.once_in(100) };
+        let separation = match self.random.below(100) {
+            0 => Separation::Always,
+            1..=30 => Separation::WhileFew,
+            _ => Separation::Never,
+        };
+        let request = Request { bytes, align, home, separation };
         let waiter = self.number();
         self.nodes.call(node, waiter, Call::Allocate(request));
     }
@@ -197,7 +202,8 @@ impl RandomRun {
         for node in 0..NODES {
             // Empty spans go back where there is no room.
             let more_than_all = u64::from(HEAP_PAGES + 1) * PAGE_BYTES;
-            let request = Request { bytes: more_than_all, align: 8, home: NodeId(node), own_pages: true };
+            let request =
+                Request { bytes: more_than_all, align: 8, home: NodeId(node), separation: Separation::Always };
             assert!(matches!(self.call(node, Call::Allocate(request)), Answer::NoRoom { .. }));
             let now = self.nodes.heaps[usize::from(node)].statistics();
             assert_eq!((now.blocks, now.block_bytes, now.spans, now.span_bytes), (0, 0, 0, 0), "node {node}");
@@ -218,7 +224,7 @@ const PAGES: u32 = 5;
 #[test]
 fn a_span_that_comes_too_late_goes_back() {
     let mut nodes = Nodes::new(2, PAGES);
-    let request = Request { bytes: 2 * PAGE_BYTES, align: 16, home: NodeId(1), own_pages: true };
+    let request = Request { bytes: 2 * PAGE_BYTES, align: 16, home: NodeId(1), separation: Separation::Always };
     nodes.call(1, 7, Call::Allocate(request));
     nodes.step(1, Input::Abandon(7));
     while !nodes.network.is_empty() {
@@ -231,7 +237,7 @@ fn a_span_that_comes_too_late_goes_back() {
 #[test]
 fn a_block_that_another_node_had_says_so_and_a_new_one_is_fresh() {
     let mut nodes = Nodes::new(2, PAGES);
-    let request = Request { bytes: 100, align: 16, home: NodeId(1), own_pages: false };
+    let request = Request { bytes: 100, align: 16, home: NodeId(1), separation: Separation::Never };
     let mut waiter = 0;
     let mut call = |nodes: &mut Nodes, node: u16, call: Call| {
         waiter += 1;

@@ -7,7 +7,7 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use trellis_cluster_protocol::heap::{ALIGN_BYTES_MIN, Block};
+use trellis_cluster_protocol::heap::{ALIGN_BYTES_MIN, Block, Separation};
 
 use crate::cluster::{Cluster, Region, WaitError};
 use crate::config::Config;
@@ -41,6 +41,9 @@ pub enum Padding {
     PerCacheLine,
     /// It shares no page with others: for data that different nodes write.
     PerPage,
+    /// It shares no page with others while this node has few blocks of its size, at most 256: for a program that does not
+    /// say what different nodes write. In a heap of less than 1 GiB there are fewer such blocks, one for each 4 MiB.
+    PerPageWhileFew,
 }
 
 /// Why memory could not be allocated or freed.
@@ -221,13 +224,17 @@ impl Heap<'_> {
 
     fn block(&self, layout: Layout, home: Home, padding: Padding) -> Result<(NonNull<u8>, Block), HeapError> {
         let layout = match padding {
-            Padding::Packed | Padding::PerPage => layout,
+            Padding::Packed | Padding::PerPage | Padding::PerPageWhileFew => layout,
             Padding::PerCacheLine => {
                 layout.align_to(CACHE_LINE_BYTES).map_err(|_| self.too_large(layout.size()))?.pad_to_align()
             }
         };
-        let own_pages = padding == Padding::PerPage;
-        let request = AllocationRequest { bytes: layout.size() as u64, align: layout.align() as u64, home, own_pages };
+        let separation = match padding {
+            Padding::Packed | Padding::PerCacheLine => Separation::Never,
+            Padding::PerPageWhileFew => Separation::WhileFew,
+            Padding::PerPage => Separation::Always,
+        };
+        let request = AllocationRequest { bytes: layout.size() as u64, align: layout.align() as u64, home, separation };
         let block = self.node.heap_allocate(request)?;
         let address = self.node.region.base().wrapping_add(block.offset as usize);
         assert_eq!(address.addr() % layout.align(), 0, "the heap keeps alignments");

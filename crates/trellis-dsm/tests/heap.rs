@@ -98,7 +98,7 @@ fn small_objects_of_two_nodes_never_share_a_page() {
 fn padding_keeps_cache_lines_and_pages_apart() {
     run(
         1,
-        |_| (),
+        |config| (config.region_bytes, config.heap_bytes) = (256 << 20, Some(128 << 20)),
         |cluster| {
             let heap = cluster.heap();
             let layout = Layout::from_size_align(40, 8).unwrap();
@@ -110,6 +110,14 @@ fn padding_keeps_cache_lines_and_pages_apart() {
             let lines: BTreeSet<usize> = (0..100).map(|_| place(Padding::PerCacheLine)).collect();
             assert!(lines.iter().all(|offset| offset % 64 == 0) && lines.len() == 100);
             assert!(others.iter().all(|offset| !lines.contains(&(offset / 64 * 64))));
+            // One for each 4 MiB of the heap has pages of its own; the others share them.
+            let few: Vec<usize> = (0..300).map(|_| place(Padding::PerPageWhileFew)).collect();
+            let of_page = |page: usize| few.iter().filter(|&offset| offset / 4096 == page).count();
+            let alone: Vec<bool> = few.iter().map(|offset| of_page(offset / 4096) == 1).collect();
+            let first = alone.iter().take_while(|&&is_alone| is_alone).count();
+            assert!((8..=32).contains(&first) && alone[first..].iter().all(|is_alone| !is_alone), "{alone:?}");
+            let places: BTreeSet<usize> = few[..first].iter().map(|offset| offset % 4096).collect();
+            assert!(first < 2 || places.len() > 1, "they use the same lines of a cache");
             for align in [16, 64, 4096, 65536, 1 << 20] {
                 let layout = Layout::from_size_align(100, align).unwrap();
                 let block = heap.allocate_layout(layout, Home::Here, Padding::Packed).unwrap();

@@ -1,6 +1,7 @@
 //! The heap of a program with threads, which is the shared heap.
 //!
-//! Promises: memory is aligned as was asked, and small blocks of different nodes lie on different pages. A pointer that
+//! Promises: memory is aligned as was asked. Small blocks of different nodes lie on different pages, and so do the first
+//! blocks of each size that a node allocates, because threads of other nodes may use them. A pointer that
 //! was freed before, or never allocated, ends the run with a sentence, as the C library ends the process.
 
 use std::alloc::Layout;
@@ -16,8 +17,8 @@ pub extern "C" fn trellis_threads_allocate(bytes: usize, alignment: usize, zeroe
     let Ok(layout) = Layout::from_size_align(bytes.max(1), alignment.max(16)) else { return 0 };
     let heap = cluster().heap();
     let block = match zeroed {
-        true => heap.allocate_layout_zeroed(layout, Home::Unspecified, Padding::Packed),
-        false => heap.allocate_layout(layout, Home::Unspecified, Padding::Packed),
+        true => heap.allocate_layout_zeroed(layout, Home::Unspecified, Padding::PerPageWhileFew),
+        false => heap.allocate_layout(layout, Home::Unspecified, Padding::PerPageWhileFew),
     };
     match block {
         Ok(block) => block.as_ptr() as usize,

@@ -26,7 +26,8 @@ use crate::world::{self, Pass, Piece, Pieces, Worlds};
 use memory::{Memory, Place, UNIT_BYTES, Units};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{
-    Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Step, StepOutcome, Waiter,
+    Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Separation, Step, StepOutcome,
+    Waiter,
 };
 
 /// The node that keeps the directory.
@@ -349,8 +350,11 @@ impl World {
         let (node, waiter) = (self.node_of(thread), self.waiter(thread));
         let call = match self.act(thread).expect("there is a call") {
             Act::Allocate(_, pages) | Act::Try(_, pages) => {
-                let bytes = if pages == 0 { SMALL_BYTES } else { pages * PAGE_BYTES };
-                Call::allocate(Request { bytes, align: 8, home: NodeId(node), own_pages: pages > 0 }, waiter)
+                let (bytes, separation) = match pages {
+                    0 => (SMALL_BYTES, Separation::Never),
+                    _ => (pages * PAGE_BYTES, Separation::Always),
+                };
+                Call::allocate(Request { bytes, align: 8, home: NodeId(node), separation }, waiter)
             }
             Act::Free(block) => {
                 let Place::At(offset) = self.memory.places[block] else {
@@ -505,8 +509,12 @@ impl World {
 
     /// Makes a call for which there is no room, so that every empty span of the node goes back.
     fn return_empty_spans(&mut self, node: u16) -> Result<(), String> {
-        let request =
-            Request { bytes: u64::from(PAGES + 1) * PAGE_BYTES, align: 8, home: NodeId(node), own_pages: true };
+        let request = Request {
+            bytes: u64::from(PAGES + 1) * PAGE_BYTES,
+            align: 8,
+            home: NodeId(node),
+            separation: Separation::Always,
+        };
         const WAITER: Waiter = Waiter::MAX;
         let mut call = Call::allocate(request, WAITER);
         let mut step = call.begin(&mut self.heaps[usize::from(node)]);

@@ -1,11 +1,13 @@
 //! The memory that one node hands out: its spans, sorted into pools.
 //!
 //! A pool is given by a size class and the home of the pages. A span belongs to one pool of one node, so blocks of two
-//! nodes never share a page. Promises: finding a block and giving it back takes logarithmic time and sends nothing. A pool
+//! nodes never share a page. The first blocks of a pool may have pages of their own: a program that was not written for
+//! several nodes allocates at one what it then uses at another, and what different nodes write must not share a page. When
+//! there are more than [`SEPARATE_MAX`], the rest shares pages, because memory and messages would be wasted. Promises: finding a block and giving it back takes logarithmic time and sends nothing. A pool
 //! must never keep more than one empty span of its own accord.
 
 use super::span::{Blocks, Past};
-use super::{Block, Geometry, Request, Run, Statistics, size_classes};
+use super::{Block, Geometry, Request, Run, Separation, Statistics, size_classes};
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -16,6 +18,12 @@ const SPAN_BYTES_MAX: u32 = 256 << 10;
 const GROWTH_SHIFT_MAX: u32 = 4;
 /// The number of blocks in a pool's first span.
 const BLOCKS_MIN: u64 = 4;
+/// The number of blocks of a size and home that have pages of their own where [`Separation::WhileFew`] says so.
+const SEPARATE_MAX: u32 = 256;
+/// One such block for this many pages of the heap, if those are fewer.
+const PAGES_FOR_SEPARATE: u32 = 1024;
+/// The number of such blocks in a pool's first span.
+const SEPARATE_MIN: u32 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Arena {
@@ -47,6 +55,8 @@ enum Kind {
 struct Key {
     home: NodeId,
     class: u8,
+    /// Its blocks have pages of their own.
+    is_separate: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -54,6 +64,8 @@ struct Pool {
     /// First pages of spans with a free block.
     open: BTreeSet<u32>,
     spans: u32,
+    /// The number of blocks of all spans.
+    blocks: u32,
 }
 
 /// The result of freeing a block.
@@ -78,6 +90,19 @@ impl Arena {
         }
     }
 
+    /// The request with a decision: [`Separation::WhileFew`] remains where the block gets pages of its own.
+    pub(super) fn settled(&self, request: Request) -> Request {
+        let max = self.separate_max();
+        let has_room =
+            |key| self.pools.get(&key).map_or(max > 0, |pool: &Pool| !pool.open.is_empty() || pool.blocks < max);
+        match request.separation {
+            Separation::WhileFew if !self.key_of(&request).is_some_and(has_room) => {
+                Request { separation: Separation::Never, ..request }
+            }
+            _ => request,
+        }
+    }
+
     /// Takes a block from the spans that are here; `None` if another span is needed.
     pub(super) fn take(&mut self, request: &Request) -> Option<Block> {
         let key = self.key_of(request)?;
@@ -92,8 +117,14 @@ impl Arena {
             let pages = request.bytes.div_ceil(page_bytes).clamp(1, u64::from(u32::MAX)) as u32;
             return (pages, pages);
         };
-        let least = (BLOCKS_MIN * u64::from(size_classes::size_of(key.class))).div_ceil(page_bytes) as u32;
-        let spans = self.pools.get(&key).map_or(0, |pool| pool.spans);
+        let bytes = u64::from(size_classes::size_of(key.class));
+        let (spans, blocks) = self.pools.get(&key).map_or((0, 0), |pool| (pool.spans, pool.blocks));
+        if key.is_separate {
+            let of_block = bytes.div_ceil(page_bytes) as u32;
+            let wanted = SEPARATE_MIN << spans.min(GROWTH_SHIFT_MAX);
+            return (of_block, of_block * wanted.min(self.separate_max().saturating_sub(blocks)).max(1));
+        }
+        let least = (BLOCKS_MIN * bytes).div_ceil(page_bytes) as u32;
         (least, (least << spans.min(GROWTH_SHIFT_MAX)).min(SPAN_BYTES_MAX / self.geometry.page_bytes).max(least))
     }
 
@@ -102,8 +133,15 @@ impl Arena {
         self.statistics.spans += 1;
         self.statistics.span_bytes += self.geometry.bytes_of(run);
         let key = self.key_of(request);
-        let kind =
-            key.map_or(Kind::Whole, |key| Kind::Cut(Blocks::new(key.class, self.geometry.bytes_of(run), is_fresh)));
+        let room = key.map(|key| (key.class, self.geometry.bytes_of(run), key.is_separate));
+        let kind = room.map_or(Kind::Whole, |(class, bytes, is_separate)| {
+            let page_bytes = is_separate.then_some(self.geometry.page_bytes);
+            Kind::Cut(Blocks::new(class, bytes, page_bytes, is_fresh))
+        });
+        let count = match &kind {
+            Kind::Whole => 1,
+            Kind::Cut(blocks) => blocks.count(),
+        };
         self.spans.insert(run.first, Span { pages: run.pages, home: request.home, kind });
         let Some(key) = key else {
             let bytes = self.geometry.bytes_of(run);
@@ -112,6 +150,7 @@ impl Arena {
         };
         let pool = self.pools.entry(key).or_default();
         pool.spans += 1;
+        pool.blocks += count;
         pool.open.insert(run.first);
         self.take_from(run.first)
     }
@@ -146,7 +185,7 @@ impl Arena {
         let index = blocks.find(within).expect("it was measured above");
         blocks.give_back(index, by_other);
         let is_empty = blocks.live() == 0;
-        let key = Key { home: span.home, class: blocks.class };
+        let key = Key { home: span.home, class: blocks.class, is_separate: blocks.is_separate() };
         let pool = self.pools.get_mut(&key).expect("each span is in its pool");
         pool.open.insert(first);
         if !is_empty || pool.open.len() == 1 {
@@ -177,10 +216,15 @@ impl Arena {
         Freed::Emptied(run.first)
     }
 
+    /// The number of blocks of a pool that have pages of their own while there are few.
+    fn separate_max(&self) -> u32 {
+        SEPARATE_MAX.min((self.geometry.end_page - self.geometry.first_page) / PAGES_FOR_SEPARATE)
+    }
+
     fn key_of(&self, request: &Request) -> Option<Key> {
-        let is_cut = !request.own_pages && request.align <= u64::from(self.geometry.page_bytes);
+        let is_cut = request.separation != Separation::Always && request.align <= u64::from(self.geometry.page_bytes);
         let class = is_cut.then(|| size_classes::class_of(request.bytes, request.align)).flatten()?;
-        Some(Key { home: request.home, class })
+        Some(Key { home: request.home, class, is_separate: request.separation == Separation::WhileFew })
     }
 
     fn take_from(&mut self, first: u32) -> Block {
@@ -189,11 +233,11 @@ impl Arena {
         let (index, Past { is_fresh, is_foreign }) = blocks.take().expect("an open span has a free block");
         let bytes = u64::from(blocks.size());
         if blocks.is_full() {
-            let key = Key { home: span.home, class: blocks.class };
+            let key = Key { home: span.home, class: blocks.class, is_separate: blocks.is_separate() };
             self.pools.get_mut(&key).expect("each span is in its pool").open.remove(&first);
         }
         self.statistics.took(bytes);
-        let offset = self.geometry.offset_of(first) + u64::from(index) * bytes;
+        let offset = self.geometry.offset_of(first) + blocks.place(index);
         Block { offset, bytes, is_fresh, is_foreign }
     }
 
@@ -209,10 +253,11 @@ impl Arena {
         let run = Run { first, pages: span.pages };
         if let Kind::Cut(blocks) = &span.kind {
             debug_assert_eq!(blocks.live(), 0);
-            let key = Key { home: span.home, class: blocks.class };
+            let key = Key { home: span.home, class: blocks.class, is_separate: blocks.is_separate() };
             let pool = self.pools.get_mut(&key).expect("each span is in its pool");
             pool.open.remove(&first);
             pool.spans -= 1;
+            pool.blocks -= blocks.count();
         }
         self.statistics.spans -= 1;
         self.statistics.span_bytes -= self.geometry.bytes_of(run);

@@ -176,7 +176,7 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Geometry, Message, Outcome};
+    use super::super::{Geometry, Message, Outcome, Separation};
     use super::*;
     use crate::page::NodeId;
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn request(bytes: u64) -> Request {
-        Request { bytes, align: 8, home: DIRECTORY, own_pages: true }
+        Request { bytes, align: 8, home: DIRECTORY, separation: Separation::Always }
     }
 
     /// Carries a call out at the node of the directory. Returns its steps but the inputs' details, and its answer.
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn without_room_empty_spans_go_back_once() {
         let mut heap = heap_of(DIRECTORY, 64);
-        let small = Request { own_pages: false, ..request(100) };
+        let small = Request { separation: Separation::Never, ..request(100) };
         let (_, answer) = run(&mut heap, Call::allocate(small, WAITER));
         run(&mut heap, Call::free(block(answer), WAITER));
         let all = request(64 * 4096);

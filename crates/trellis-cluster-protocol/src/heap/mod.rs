@@ -87,8 +87,19 @@ pub struct Request {
     pub align: u64,
     /// The home of the pages. Blocks of different homes never share a page.
     pub home: NodeId,
-    /// The block does not share its pages with other blocks.
-    pub own_pages: bool,
+    /// Whether the block shares its pages with other blocks.
+    pub separation: Separation,
+}
+
+/// Whether a block shares its pages with other blocks of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Separation {
+    /// A small block does.
+    Never,
+    /// It does not while its node has few blocks of its size.
+    WhileFew,
+    /// It does not.
+    Always,
 }
 
 /// What the program gets.
@@ -384,6 +395,7 @@ impl Heap {
 
     fn allocate(&mut self, request: Request, waiter: Waiter, effects: &mut Vec<Effect>) {
         debug_assert!(request.align.is_power_of_two());
+        let request = self.arena.settled(request);
         if let Some(block) = self.arena.take(&request) {
             return effects.push(Effect::Done(waiter, Answer::Block(block)));
         }
@@ -407,6 +419,9 @@ impl Heap {
         let (least, _) = self.arena.pages_for(&request);
         if least < pages {
             return self.ask_for_span(request, least, waiter, effects);
+        }
+        if request.separation == Separation::WhileFew {
+            return self.allocate(Request { separation: Separation::Never, ..request }, waiter, effects);
         }
         effects.push(Effect::Done(waiter, Answer::NoRoom { pages, longest }));
     }

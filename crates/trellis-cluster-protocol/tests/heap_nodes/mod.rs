@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{
-    self, Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Step, StepOutcome, Waiter,
+    self, Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Separation, Step, StepOutcome, Waiter,
 };
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -177,7 +177,7 @@ fn check(request: &Request, block: &Block) {
     assert!(block.offset.is_multiple_of(request.align.max(16)), "{request:?} got {block:?}");
     assert!(block.offset >= 3 * PAGE_BYTES);
     assert!(!(block.is_fresh && block.is_foreign), "{block:?}");
-    if request.own_pages {
+    if request.separation == Separation::Always {
         assert!(block.offset.is_multiple_of(PAGE_BYTES) && block.bytes.is_multiple_of(PAGE_BYTES), "{block:?}");
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use trellis_cluster_protocol::heap::{
-    Answer, Block, Call, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
-    Step, StepOutcome,
+    Answer, Block, Call, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Separation,
+    Statistics, Step, StepOutcome,
 };
 use trellis_cluster_protocol::{NodeId, heap, wire};
 
@@ -45,7 +45,7 @@ pub(crate) struct AllocationRequest {
     pub(crate) bytes: u64,
     pub(crate) align: u64,
     pub(crate) home: Home,
-    pub(crate) own_pages: bool,
+    pub(crate) separation: Separation,
 }
 
 impl SharedHeap {
@@ -160,13 +160,13 @@ impl Node {
             Home::Node(node) => NodeId(node as u16),
             Home::Here | Home::Interleaved | Home::Unspecified => self.me,
         };
-        Ok(Request { bytes: wanted.bytes, align: wanted.align, home, own_pages: wanted.own_pages })
+        Ok(Request { bytes: wanted.bytes, align: wanted.align, home, separation: wanted.separation })
     }
 
     /// Gives the pages of a new span their home, before they are touched.
     fn heap_place(&self, run: Run, wanted: &AllocationRequest, home: NodeId) -> Result<(), WaitError> {
         let pages = run.first..run.first + run.pages;
-        let is_shared = wanted.bytes <= SMALL_BYTES_MAX && !wanted.own_pages;
+        let is_shared = wanted.bytes <= SMALL_BYTES_MAX && wanted.separation != Separation::Always;
         match wanted.home {
             Home::Unspecified if !is_shared => Ok(()),
             Home::Interleaved if !is_shared => stripes(pages)
