@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use libc::{clockid_t, timespec};
 
 use crate::context::own_slot;
-use crate::mutexes::kind_of;
+use crate::mutexes::with_kind;
 use crate::runtime;
 use crate::time::{FOREVER, length, limited, until as until_time};
 
@@ -21,9 +21,9 @@ const IS_MONOTONIC: u32 = 2;
 /// # Safety
 /// They are a condition and a mutex.
 pub(crate) unsafe fn wait(condition: *mut c_void, mutex: *mut c_void, limit_ns: u64) -> c_int {
+    let wait = |kind| runtime::condition_wait(condition as usize, mutex as usize, kind, own_slot(), limit_ns);
     // SAFETY: the caller's promise.
-    let kind = unsafe { kind_of(mutex) };
-    runtime::condition_wait(condition as usize, mutex as usize, kind, own_slot(), limit_ns)
+    unsafe { with_kind(mutex, wait) }
 }
 
 /// The same, until a point in time of the condition's own clock.

@@ -1,6 +1,7 @@
 //! Mutexes, spin locks and read-write locks.
 //!
-//! Promises: the object itself is read for its kind and its clock only, and never written.
+//! Promises: the object itself is read for its kind and its clock only, and never written. A mutex is not even read if its
+//! kind does not matter.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,13 +16,21 @@ const KIND_OFFSET: usize = 16;
 /// The part of it that says what happens if a thread has the mutex already.
 const KIND_MASK: c_int = 3;
 
-/// How a mutex treats a thread that has it already.
+/// The kind of a mutex at which nobody has looked, and the answer of a function for which it matters.
+const UNKNOWN: c_int = -1;
+const NEEDS_KIND: c_int = -1;
+
+/// Calls a function with the kind of a mutex: how it treats a thread that has it already. The mutex is read only if that
+/// matters, because its page may be at another node.
 ///
 /// # Safety
 /// It is a mutex.
-pub(crate) unsafe fn kind_of(mutex: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { mutex.byte_add(KIND_OFFSET).cast::<c_int>().read_volatile() & KIND_MASK }
+pub(crate) unsafe fn with_kind(mutex: *mut c_void, call: impl Fn(c_int) -> c_int) -> c_int {
+    match call(UNKNOWN) {
+        // SAFETY: the caller's promise.
+        NEEDS_KIND => call(unsafe { mutex.byte_add(KIND_OFFSET).cast::<c_int>().read_volatile() & KIND_MASK }),
+        answer => answer,
+    }
 }
 
 /// Initialises a lock, of which the C library writes what it is.
@@ -39,7 +48,7 @@ pub(crate) fn init(lock: *mut c_void, real: impl FnOnce() -> c_int) -> c_int {
 /// It is a mutex.
 pub(crate) unsafe fn lock(mutex: *mut c_void, limit_ns: u64) -> c_int {
     // SAFETY: the caller's promise.
-    runtime::mutex_lock(mutex as usize, unsafe { kind_of(mutex) }, own_slot(), limit_ns)
+    unsafe { with_kind(mutex, |kind| runtime::mutex_lock(mutex as usize, kind, own_slot(), limit_ns)) }
 }
 
 /// The same, until a point in time of a clock.
@@ -57,7 +66,7 @@ pub(crate) unsafe fn lock_until(mutex: *mut c_void, clock: clockid_t, until: *co
 /// It is a mutex.
 pub(crate) unsafe fn unlock(mutex: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    runtime::mutex_unlock(mutex as usize, unsafe { kind_of(mutex) }, own_slot())
+    unsafe { with_kind(mutex, |kind| runtime::mutex_unlock(mutex as usize, kind, own_slot())) }
 }
 
 /// Locks a spin lock, which is a mutex that asks nothing.

@@ -23,17 +23,56 @@ const OF_ONCE: u64 = 1 << 50;
 /// How a mutex treats a thread that has it already: the numbers of glibc.
 const RECURSIVE: c_int = 1;
 const ERROR_CHECKING: c_int = 2;
+/// The caller has not looked, because that may cost a page. Where it matters, the answer is [`NEEDS_KIND`].
+const UNKNOWN: c_int = -1;
+/// Nothing was done: the caller must look, and call again.
+const NEEDS_KIND: c_int = -1;
 
 fn name(object: usize) -> u64 {
     addresses::name(object as *const _)
 }
 
-/// The locks that threads of this node hold, by address: the thread, and how often it locked a recursive or checking
-/// mutex. A read-write lock is here while a thread writes.
-static HELD: Mutex<Option<HashMap<usize, (usize, u32)>>> = Mutex::new(None);
+/// A lock that a thread of this node holds: a mutex, or a read-write lock with which it writes.
+#[derive(Clone, Copy)]
+struct Holding {
+    lock: usize,
+    thread: usize,
+    /// How often the thread has locked it.
+    count: u32,
+}
 
-fn held() -> MutexGuard<'static, Option<HashMap<usize, (usize, u32)>>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+/// The locks that threads of this node hold, in lists by address.
+static HELD: [Mutex<Vec<Holding>>; 64] = [const { Mutex::new(Vec::new()) }; 64];
+
+/// The list with a lock.
+fn held(lock: usize) -> Held {
+    // Mutexes are 8 bytes aligned, and seldom closer than 32.
+    let list = HELD[(lock >> 5) % HELD.len()].lock().unwrap_or_else(PoisonError::into_inner);
+    Held { lock, list }
+}
+
+struct Held {
+    lock: usize,
+    list: MutexGuard<'static, Vec<Holding>>,
+}
+
+impl Held {
+    fn holding(&mut self) -> Option<&mut Holding> {
+        self.list.iter_mut().find(|holding| holding.lock == self.lock)
+    }
+
+    fn is_by(&mut self, thread: usize) -> bool {
+        self.holding().is_some_and(|holding| holding.thread == thread)
+    }
+
+    fn add(mut self, thread: usize, count: u32) {
+        self.list.push(Holding { lock: self.lock, thread, count });
+    }
+
+    fn remove(&mut self) -> Option<Holding> {
+        let at = self.list.iter().position(|holding| holding.lock == self.lock)?;
+        Some(self.list.swap_remove(at))
+    }
 }
 
 /// The answer of a call with a limit: 0, or the number of the error if the limit has passed.
@@ -56,7 +95,7 @@ fn readers() -> MutexGuard<'static, Option<HashMap<(usize, usize), u32>>> {
 /// A mutex or a read-write lock is new. Its memory may have held another one, which was never unlocked.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_lock_init(lock: usize) {
-    held().get_or_insert_default().remove(&lock);
+    held(lock).remove();
     // It is an error if this node does not have it.
     let _ = cluster().mutex(name(lock)).release();
 }
@@ -64,17 +103,17 @@ pub extern "C" fn trellis_threads_lock_init(lock: usize) {
 /// Locks a mutex. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_mutex_lock(mutex: usize, kind: c_int, thread: usize, limit_ns: u64) -> c_int {
-    let asks = kind == RECURSIVE || kind == ERROR_CHECKING;
-    if asks
-        && let Some((owner, count)) =
-            held().get_or_insert_default().get_mut(&mutex).filter(|(owner, _)| *owner == thread)
-    {
-        debug_assert_eq!(*owner, thread);
-        if kind == RECURSIVE {
-            *count += 1;
-            return 0;
+    if let Some(holding) = held(mutex).holding().filter(|holding| holding.thread == thread) {
+        match kind {
+            UNKNOWN => return NEEDS_KIND,
+            RECURSIVE => {
+                holding.count += 1;
+                return 0;
+            }
+            ERROR_CHECKING => return if limit_ns == 0 { libc::EBUSY } else { libc::EDEADLK },
+            // It waits for itself.
+            _ => {}
         }
-        return if limit_ns == 0 { libc::EBUSY } else { libc::EDEADLK };
     }
     let lock = cluster().mutex(name(mutex));
     let answer = match limit_ns {
@@ -85,8 +124,8 @@ pub extern "C" fn trellis_threads_mutex_lock(mutex: usize, kind: c_int, thread: 
         0 => in_time("a mutex", 0, libc::EBUSY, |_| lock.try_acquire()),
         limit_ns => in_time("a mutex", limit_ns, libc::ETIMEDOUT, |limit| lock.try_acquire_for(limit)),
     };
-    if asks && answer == 0 {
-        held().get_or_insert_default().insert(mutex, (thread, 1));
+    if answer == 0 {
+        held(mutex).add(thread, 1);
     }
     answer
 }
@@ -94,17 +133,19 @@ pub extern "C" fn trellis_threads_mutex_lock(mutex: usize, kind: c_int, thread: 
 /// Unlocks a mutex.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_mutex_unlock(mutex: usize, kind: c_int, thread: usize) -> c_int {
-    if kind == RECURSIVE || kind == ERROR_CHECKING {
-        let mut held = held();
-        let held = held.get_or_insert_default();
-        match held.get_mut(&mutex) {
-            Some((owner, count)) if *owner == thread && *count > 1 => {
-                *count -= 1;
+    {
+        let mut held = held(mutex);
+        match held.holding() {
+            Some(holding) if holding.thread == thread && holding.count > 1 => {
+                holding.count -= 1;
                 return 0;
             }
-            Some((owner, _)) if *owner == thread => drop(held.remove(&mutex)),
-            _ => return libc::EPERM,
+            Some(holding) if holding.thread == thread => {}
+            _ if kind == UNKNOWN => return NEEDS_KIND,
+            _ if kind == RECURSIVE || kind == ERROR_CHECKING => return libc::EPERM,
+            _ => {}
         }
+        held.remove();
     }
     match cluster().mutex(name(mutex)).release() {
         Ok(()) => 0,
@@ -122,11 +163,16 @@ pub extern "C" fn trellis_threads_condition_wait(
     thread: usize,
     limit_ns: u64,
 ) -> c_int {
-    let asks = kind == RECURSIVE || kind == ERROR_CHECKING;
-    if asks && held().get_or_insert_default().get(&mutex).is_none_or(|(owner, _)| *owner != thread) {
-        return libc::EPERM;
-    }
-    let before = asks.then(|| held().get_or_insert_default().remove(&mutex)).flatten();
+    let before = {
+        let mut held = held(mutex);
+        match kind {
+            _ if held.is_by(thread) => {}
+            UNKNOWN => return NEEDS_KIND,
+            RECURSIVE | ERROR_CHECKING => return libc::EPERM,
+            _ => {}
+        }
+        held.remove()
+    };
     let condition = cluster().condvar(name(condition));
     let limit = (limit_ns != FOREVER).then(|| Duration::from_nanos(limit_ns));
     let (is_held, notified) = condition.wait_with_lock(name(mutex), limit);
@@ -143,8 +189,8 @@ pub extern "C" fn trellis_threads_condition_wait(
         Err(WaitError::Misuse(_)) => libc::EPERM,
         Err(error) => stop(format_args!("a condition: {error}")),
     };
-    if let Some(before) = before {
-        held().get_or_insert_default().insert(mutex, before);
+    if let Some(Holding { thread, count, .. }) = before {
+        held(mutex).add(thread, count);
     }
     answer
 }
@@ -203,7 +249,7 @@ pub extern "C" fn trellis_threads_semaphore_value(semaphore: usize) -> u64 {
 /// Takes a read-write lock. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread: usize, limit_ns: u64) -> c_int {
-    if held().get_or_insert_default().get(&lock).is_some_and(|(writer, _)| *writer == thread) {
+    if held(lock).is_by(thread) {
         return if limit_ns == 0 { libc::EBUSY } else { libc::EDEADLK };
     }
     if !writes && let Some(count) = readers().get_or_insert_default().get_mut(&(lock, thread)) {
@@ -231,7 +277,7 @@ pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread:
     };
     if answer == 0 {
         match writes {
-            true => drop(held().get_or_insert_default().insert(lock, (thread, 1))),
+            true => held(lock).add(thread, 1),
             false => drop(readers().get_or_insert_default().insert((lock, thread), 1)),
         }
     }
@@ -254,11 +300,10 @@ pub extern "C" fn trellis_threads_rwlock_unlock(lock: usize, thread: usize) -> c
     }
     let object = cluster().rwlock(name(lock));
     let writes = {
-        let mut held = held();
-        let held = held.get_or_insert_default();
-        let writes = held.get(&lock).is_some_and(|(writer, _)| *writer == thread);
+        let mut held = held(lock);
+        let writes = held.is_by(thread);
         if writes {
-            held.remove(&lock);
+            held.remove();
         }
         writes
     };
