@@ -20,6 +20,8 @@ const READY: u64 = OWN_NUMBERS + 0x101;
 const BUSY: u64 = OWN_NUMBERS + 0x102;
 /// Raised for each node when all are ready.
 const GO: u64 = OWN_NUMBERS + 0x103;
+/// Never raised: who waits for it waits for the end of node 0.
+const NEVER: u64 = OWN_NUMBERS + 0x104;
 
 /// Whether this node, which is not node 0, waits for the end of node 0.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
@@ -31,7 +33,7 @@ pub(super) fn is_over() -> bool {
 /// Lets a node look for what it is to do.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_order(node: usize) {
-    patiently("an order", || cluster().semaphore(ORDERED + node as u64).release(1));
+    patiently("an order", || cluster().semaphore(ORDERED + node as u64).post(1));
 }
 
 /// Waits until this node has something to do; false if the program is over.
@@ -58,9 +60,9 @@ pub extern "C" fn trellis_threads_end_here(busy: bool) -> ! {
     }
     cluster().write_record();
     patiently("the end", || cluster().semaphore(READY).release(1));
-    // Node 0 ends now, which ends this wait and with it this process.
-    patiently("the end", || cluster().semaphore(GO).acquire());
-    leave(0)
+    // Node 0 ends now. That ends this wait, which ends this process.
+    patiently("the end", || cluster().semaphore(NEVER).acquire());
+    unreachable!("nobody raises it")
 }
 
 /// Ends the program at node 0, with this status; `busy` as for [`trellis_threads_end_here`].
