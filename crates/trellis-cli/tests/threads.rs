@@ -259,7 +259,7 @@ fn a_program_whose_threads_still_run_at_its_end_leaves_a_record() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(4), "last 1\n"), "{ended:?}");
     assert!(!ended.stderr.contains("inf %") && !ended.stderr.contains("no node left a record"), "{ended:?}");
     for node in 0..2 {
-        let record = std::fs::read_to_string(folder.file(&format!("record/node-{node}.json"))).expect("it is there");
+        let record = std::fs::read_to_string(folder.file(format!("record/node-{node}.json"))).expect("it is there");
         let record: serde_json::Value = serde_json::from_str(&record).expect("it is JSON");
         assert!(record["counters"]["program_ns"].as_u64().is_some_and(|time_ns| time_ns > 0), "{record}");
     }

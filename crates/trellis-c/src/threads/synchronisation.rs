@@ -199,7 +199,7 @@ pub extern "C" fn trellis_threads_condition_wait(
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_condition_notify(condition: usize, all: bool) {
     let condition = cluster().condvar(name(condition));
-    patiently("a condition", || if all { condition.notify_all().map(drop) } else { condition.notify_one().map(drop) });
+    patiently("a condition", || if all { condition.wake_all() } else { condition.wake_one() });
 }
 
 /// Waits at a barrier of so many threads; whether this thread is the one that POSIX calls serial.
@@ -223,7 +223,7 @@ pub extern "C" fn trellis_threads_semaphore_set(semaphore: usize, value: u64) {
 /// Raises a semaphore.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_semaphore_post(semaphore: usize) {
-    patiently("a semaphore", || cluster().semaphore(name(semaphore)).release(1));
+    patiently("a semaphore", || cluster().semaphore(name(semaphore)).post(1));
 }
 
 /// Lowers a semaphore. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.

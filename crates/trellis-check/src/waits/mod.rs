@@ -285,9 +285,9 @@ impl World {
             Next::Look => self.look(thread),
             Next::Notify => {
                 let (_, is_for_all) = self.instance.program.rounds()[usize::from(self.threads[thread].round)];
-                let demand = if is_for_all { ConditionDemand::NotifyAll } else { ConditionDemand::NotifyOne };
-                let name = self.call(thread, Next::Unlock);
-                self.step(node, Input::Demand(CONDITION, Demand::Condition(demand), name))
+                let demand = if is_for_all { ConditionDemand::WakeAll } else { ConditionDemand::WakeOne };
+                self.threads[thread].at = At::Does(Next::Unlock);
+                self.step(node, Input::Demand(CONDITION, Demand::Condition(demand), 0))
             }
             Next::Unlock => {
                 let has_more = thread == LAST

@@ -19,6 +19,17 @@ pub enum ConditionDemand {
     NotifyOne,
     /// Wake all calls. Answered with the number of calls that were woken.
     NotifyAll,
+    /// As [`ConditionDemand::NotifyOne`], without an answer.
+    WakeOne,
+    /// As [`ConditionDemand::NotifyAll`], without an answer.
+    WakeAll,
+}
+
+impl ConditionDemand {
+    /// Whether no answer is given.
+    pub(super) fn is_silent(self) -> bool {
+        matches!(self, ConditionDemand::WakeOne | ConditionDemand::WakeAll)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,13 +48,18 @@ impl HomeObject for Condition {
                 *numbers += 1;
                 answers.push(Answer::To(caller, Outcome::Enrolled));
             }
-            ConditionDemand::NotifyOne | ConditionDemand::NotifyAll => {
-                let count =
-                    if demand == ConditionDemand::NotifyOne { self.queue.len().min(1) } else { self.queue.len() };
+            ConditionDemand::NotifyOne
+            | ConditionDemand::NotifyAll
+            | ConditionDemand::WakeOne
+            | ConditionDemand::WakeAll => {
+                let is_for_one = matches!(demand, ConditionDemand::NotifyOne | ConditionDemand::WakeOne);
+                let count = if is_for_one { self.queue.len().min(1) } else { self.queue.len() };
                 for (waiting, _) in self.queue.drain(..count) {
                     answers.push(Answer::To(waiting, Outcome::Done(*numbers)));
                 }
-                answers.push(Answer::To(caller, Outcome::Done(count as u64)));
+                if !demand.is_silent() {
+                    answers.push(Answer::To(caller, Outcome::Done(count as u64)));
+                }
             }
         }
     }

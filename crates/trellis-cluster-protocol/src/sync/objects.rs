@@ -58,7 +58,7 @@ impl Demand {
     pub fn releases(self) -> bool {
         match self {
             Demand::ReadWriteLock(demand) => demand.is_end(),
-            Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Release(_)),
+            Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Release(_) | SemaphoreDemand::Post(_)),
             Demand::Event(demand) => matches!(demand, EventDemand::Set | EventDemand::Clear),
             Demand::Once(demand) => matches!(demand, OnceDemand::Done | OnceDemand::Failed),
             Demand::Condition(demand) => !matches!(demand, ConditionDemand::Wait),
@@ -93,7 +93,12 @@ impl Demand {
 
     /// Whether no call waits for an answer, and none is given.
     pub(super) fn is_silent(self) -> bool {
-        matches!(self, Demand::ReadWriteLock(demand) if demand.is_end())
+        match self {
+            Demand::ReadWriteLock(demand) => demand.is_end(),
+            Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Post(_)),
+            Demand::Condition(demand) => demand.is_silent(),
+            _ => false,
+        }
     }
 }
 
@@ -189,13 +194,18 @@ struct Table<K> {
 }
 
 impl<K: HomeObject> Table<K> {
-    fn demand(&mut self, id: u64, caller: Caller, demand: K::Demand, answers: &mut Vec<Answer>) {
-        if self.objects.len() >= OBJECTS_MAX && !self.objects.contains_key(&id) {
+    fn demand(&mut self, id: u64, caller: Caller, demand: K::Demand, is_silent: bool, answers: &mut Vec<Answer>) {
+        let is_one_too_many = self.objects.len() >= OBJECTS_MAX && !self.objects.contains_key(&id);
+        if is_one_too_many && !is_silent {
             return answers.push(Answer::To(caller, Outcome::Refused(Refusal::TooMany)));
         }
         let object = self.objects.entry(id).or_default();
         object.demand(caller, demand, &mut self.numbers, answers);
         self.tidy(id);
+        if is_one_too_many && self.objects.contains_key(&id) {
+            // Nobody waits for an answer that could say so.
+            answers.push(Answer::Wrong("permits for a semaphore too many"));
+        }
     }
 
     fn forget(&mut self, id: u64, caller: Caller, answers: &mut Vec<Answer>) -> bool {
@@ -522,13 +532,14 @@ impl Objects {
     fn at_home(&mut self, id: u64, caller: Caller, demand: Demand, effects: &mut Vec<Effect>) {
         debug_assert!(self.place.is_home_of(id));
         let mut answers = Vec::new();
+        let is_silent = demand.is_silent();
         match demand {
-            Demand::ReadWriteLock(demand) => self.read_write_locks.demand(id, caller, demand, &mut answers),
-            Demand::Semaphore(demand) => self.semaphores.demand(id, caller, demand, &mut answers),
-            Demand::Event(demand) => self.events.demand(id, caller, demand, &mut answers),
-            Demand::Once(demand) => self.onces.demand(id, caller, demand, &mut answers),
-            Demand::Condition(demand) => self.conditions.demand(id, caller, demand, &mut answers),
-            Demand::CountingBarrier(count) => self.counting_barriers.demand(id, caller, count, &mut answers),
+            Demand::ReadWriteLock(demand) => self.read_write_locks.demand(id, caller, demand, is_silent, &mut answers),
+            Demand::Semaphore(demand) => self.semaphores.demand(id, caller, demand, is_silent, &mut answers),
+            Demand::Event(demand) => self.events.demand(id, caller, demand, is_silent, &mut answers),
+            Demand::Once(demand) => self.onces.demand(id, caller, demand, is_silent, &mut answers),
+            Demand::Condition(demand) => self.conditions.demand(id, caller, demand, is_silent, &mut answers),
+            Demand::CountingBarrier(count) => self.counting_barriers.demand(id, caller, count, is_silent, &mut answers),
         }
         self.tell(caller.node, id, answers, effects);
     }

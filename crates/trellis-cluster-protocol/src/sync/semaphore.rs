@@ -18,6 +18,8 @@ pub enum SemaphoreDemand {
     TryAcquire,
     /// Raise it by this number. Answered with 0 when done.
     Release(u64),
+    /// Raise it by this number, without an answer. It stays as it is if it would pass 2^64 - 1.
+    Post(u64),
     /// Read its value. Answered with the value.
     Value,
 }
@@ -45,6 +47,12 @@ impl HomeObject for Semaphore {
                 }
                 self.raise(count, answers);
                 0
+            }
+            SemaphoreDemand::Post(count) => {
+                if self.value.checked_add(count).is_some() {
+                    self.raise(count, answers);
+                }
+                return;
             }
             SemaphoreDemand::Value => self.value,
         };

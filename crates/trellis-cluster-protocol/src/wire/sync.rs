@@ -16,7 +16,7 @@ const FORGOTTEN: u32 = 2;
 const REFUSED: u32 = 3;
 
 /// Demands in the order of their codes; their operands go into the body.
-const DEMANDS: [Demand; 22] = [
+const DEMANDS: [Demand; 25] = [
     Demand::ReadWriteLock(ReadWriteDemand::Read),
     Demand::ReadWriteLock(ReadWriteDemand::TryRead),
     Demand::ReadWriteLock(ReadWriteDemand::Write),
@@ -39,6 +39,9 @@ const DEMANDS: [Demand; 22] = [
     Demand::Condition(ConditionDemand::NotifyOne),
     Demand::Condition(ConditionDemand::NotifyAll),
     Demand::CountingBarrier(0),
+    Demand::Semaphore(SemaphoreDemand::Post(0)),
+    Demand::Condition(ConditionDemand::WakeOne),
+    Demand::Condition(ConditionDemand::WakeAll),
 ];
 
 impl Fields {
@@ -207,6 +210,7 @@ fn code_in<T: PartialEq>(all: &[T], one: T) -> u32 {
 fn demand_code(demand: Demand) -> (u32, u64) {
     let (plain, operand) = match demand {
         Demand::Semaphore(SemaphoreDemand::Release(count)) => (Demand::Semaphore(SemaphoreDemand::Release(0)), count),
+        Demand::Semaphore(SemaphoreDemand::Post(count)) => (Demand::Semaphore(SemaphoreDemand::Post(0)), count),
         Demand::CountingBarrier(count) => (Demand::CountingBarrier(0), u64::from(count)),
         other => (other, 0),
     };
@@ -216,6 +220,7 @@ fn demand_code(demand: Demand) -> (u32, u64) {
 fn demand(code: u32, operand: u64) -> Result<Demand, Malformed> {
     Ok(match nth(&DEMANDS, code)? {
         Demand::Semaphore(SemaphoreDemand::Release(_)) => Demand::Semaphore(SemaphoreDemand::Release(operand)),
+        Demand::Semaphore(SemaphoreDemand::Post(_)) => Demand::Semaphore(SemaphoreDemand::Post(operand)),
         Demand::CountingBarrier(_) => Demand::CountingBarrier(u32::try_from(operand).map_err(|_| Malformed::Field)?),
         other => other,
     })

@@ -140,11 +140,18 @@ fn every_demand() -> impl Iterator<Item = Demand> {
         SemaphoreDemand::Acquire,
         SemaphoreDemand::TryAcquire,
         SemaphoreDemand::Release(u64::MAX),
+        SemaphoreDemand::Post(u64::MAX),
         SemaphoreDemand::Value,
     ];
     let events = [EventDemand::Set, EventDemand::Clear, EventDemand::Wait, EventDemand::IsSet];
     let onces = [OnceDemand::Begin, OnceDemand::Done, OnceDemand::Failed, OnceDemand::IsDone];
-    let conditions = [ConditionDemand::Wait, ConditionDemand::NotifyOne, ConditionDemand::NotifyAll];
+    let conditions = [
+        ConditionDemand::Wait,
+        ConditionDemand::NotifyOne,
+        ConditionDemand::NotifyAll,
+        ConditionDemand::WakeOne,
+        ConditionDemand::WakeAll,
+    ];
     let all = locks.map(Demand::ReadWriteLock).into_iter().chain(semaphores.map(Demand::Semaphore));
     let all = all.chain(events.map(Demand::Event)).chain(onces.map(Demand::Once));
     all.chain(conditions.map(Demand::Condition)).chain([Demand::CountingBarrier(u32::MAX)])
@@ -240,7 +247,7 @@ fn numbers_past_the_cluster_are_refused() {
     assert_eq!(change(operation, 20, 4), Err(Malformed::Field));
     assert_eq!(change(forward, 20, 2), Err(Malformed::Field), "neither tried nor not");
     let demand = Message::Sync(sync::Message::ObjectRequest(1, Demand::CountingBarrier(3), 1));
-    assert_eq!(change(demand, 20, 22), Err(Malformed::Field), "a demand that does not exist");
+    assert_eq!(change(demand, 20, 25), Err(Malformed::Field), "a demand that does not exist");
     let reply = Message::Sync(sync::Message::ObjectReply(1, 1, Outcome::Done(3)));
     assert_eq!(change(reply, 20, 6), Err(Malformed::Field), "an outcome that does not exist");
     let brought = Contribution::Value(Reduction::Broadcast(NodeId(4)), 1);

@@ -162,6 +162,16 @@ impl Condvar<'_> {
         self.demand(ConditionDemand::NotifyAll)
     }
 
+    /// Wakes the thread that has waited longest, if there is one. This does not wait for the answer of the object's home.
+    pub fn wake_one(&self) -> Result<(), WaitError> {
+        self.demand_silently(ConditionDemand::WakeOne)
+    }
+
+    /// Wakes every thread that waits. This does not wait for the answer of the object's home.
+    pub fn wake_all(&self) -> Result<(), WaitError> {
+        self.demand_silently(ConditionDemand::WakeAll)
+    }
+
     /// Waits like [`Condvar::wait`] under lock `lock`, which has no guard. Returns whether the lock is held afterwards,
     /// and the outcome of the wait. Without `duration`, the limit is the configured one.
     #[doc(hidden)]
@@ -193,5 +203,9 @@ impl Condvar<'_> {
 
     fn demand(&self, demand: ConditionDemand) -> Result<u64, WaitError> {
         self.cluster.inner().demand(self.id, Demand::Condition(demand))
+    }
+
+    fn demand_silently(&self, demand: ConditionDemand) -> Result<(), WaitError> {
+        self.cluster.inner().demand_silently(self.id, Demand::Condition(demand))
     }
 }

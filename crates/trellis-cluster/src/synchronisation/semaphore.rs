@@ -69,6 +69,12 @@ impl Semaphore<'_> {
         self.demand(SemaphoreDemand::Release(count)).map(drop)
     }
 
+    /// Adds `count` permits like [`Semaphore::release`], but does not wait for the answer of the object's home. The number
+    /// stays as it is if it would pass 2^64 - 1.
+    pub fn post(&self, count: u64) -> Result<(), WaitError> {
+        self.cluster.inner().demand_silently(self.id, Demand::Semaphore(SemaphoreDemand::Post(count)))
+    }
+
     /// The number of permits. Others may change it at any moment.
     pub fn value(&self) -> Result<u64, WaitError> {
         self.demand(SemaphoreDemand::Value)

@@ -51,10 +51,15 @@ impl Node {
         self.call(Some(&ticket), Input::Demand(id, demand, ticket.name()), timeout)
     }
 
+    /// Demands something that is not answered.
+    pub(crate) fn demand_silently(&self, id: u64, demand: Demand) -> Result<(), WaitError> {
+        refuse_reserved(id)?;
+        self.call(None, Input::Demand(id, demand, 0), Timeout::Configured).map(drop)
+    }
+
     /// Gives a read-write lock back.
     pub(crate) fn end(&self, id: u64, end: ReadWriteDemand) -> Result<(), WaitError> {
-        let call = Input::Demand(id, Demand::ReadWriteLock(end), 0);
-        self.call(None, call, Timeout::Configured).map(drop)
+        self.demand_silently(id, Demand::ReadWriteLock(end))
     }
 }
 
