@@ -68,6 +68,8 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         NodeFault::None
         | NodeFault::KeepsPieces
         | NodeFault::StaysInQueue
+        | NodeFault::LocksPart
+        | NodeFault::UnlocksPart
         | NodeFault::WaitsForItself
         | NodeFault::AnyOrder
         | NodeFault::KeepsTokens

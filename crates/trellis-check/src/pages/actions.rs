@@ -472,7 +472,8 @@ impl<N: Node> Pages<N> {
     fn calls(&self, operation: Operation, thread: usize) -> Fact {
         let stay = (self.instance.locks == Locks::Timed).then_some(STAY);
         let range = self.locks(operation);
-        Fact::Calls(RangeLockCall { range, number: thread as u32, thread: thread as u64, stay })
+        let number = thread as u32;
+        Fact::Calls(RangeLockCall { range, number, thread: number.into(), waiter: number, stay })
     }
 
     fn gathered(&self, page: usize) -> Input {

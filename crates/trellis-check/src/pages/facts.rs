@@ -88,8 +88,8 @@ impl<N: Node> Pages<N> {
             Fact::RanOn(page) => resumes(shard.timers.runs_on(page, || NOW)),
             Fact::Due(input) => self.fault.take(shard, input).then_some(input),
             Fact::Calls(call) => {
-                let refused = |held| format!("{me} refuses to lock {}, because a thread holds {held}", call.range);
-                Some(shard.locks.call(call, NOW).map_err(refused)?)
+                let refused = |why| format!("{me} refuses to lock {}: {why:?}", call.range);
+                Some(shard.lock(call, NOW).map_err(refused)?)
             }
             Fact::GivesBack { call, is_over } => {
                 let given_back = shard.locks.give_back(call, if is_over { STAY } else { NOW });

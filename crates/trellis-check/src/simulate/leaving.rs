@@ -12,7 +12,7 @@ use crate::model::{At, Stepping};
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::Input as Fact;
-use trellis_cluster_protocol::node::{Leaving, LeavingStep, Member, Taking};
+use trellis_cluster_protocol::node::{Leaving, LeavingStep, Member, Taking, locked};
 use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange, sync};
 
 /// How often a node that waits looks again.
@@ -106,11 +106,11 @@ impl<S: Start> World<'_, S> {
 
 impl<S: Start> Member for At<'_, World<'_, S>> {
     fn pass_tokens_on(&mut self) -> Result<(), String> {
-        let At { cluster, node } = self;
-        let mut shards = cluster.nodes[usize::from(*node)].pages.iter();
-        if let Some(range) = shards.find_map(|shard| shard.locks.any_in_use(cluster.now)) {
-            return Err(format!("node {node} leaves while its program locks {range}"));
+        let now = self.cluster.now;
+        if let Some(range) = locked(self, now) {
+            return Err(format!("node {} leaves while its program locks {range}", self.node));
         }
+        let At { cluster, node } = self;
         match cluster.start.fault() {
             NodeFault::KeepsTokens => Ok(()),
             _ => cluster.step_sync(*node, sync::Input::Depart),

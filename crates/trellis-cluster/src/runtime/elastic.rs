@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use trellis_cluster_protocol::coherence::{Coherence, Input};
 use trellis_cluster_protocol::membership::{self, NoPlace};
-use trellis_cluster_protocol::node::{Awaited, Leaving, LeavingStep, Member, TakeOver, Taking};
+use trellis_cluster_protocol::node::{self, Awaited, Leaving, LeavingStep, Member, TakeOver, Taking};
 use trellis_cluster_protocol::sync::Kind;
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
@@ -146,8 +146,7 @@ impl Node {
                 _ => format!("{subject} is held; give it back before leaving"),
             }));
         }
-        let now = self.now();
-        match self.shards.iter().find_map(|shard| lock(shard).node.locks.any_in_use(now)) {
+        match node::locked(&mut self.carrier(), self.now()) {
             Some(range) => {
                 Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))
             }

@@ -47,8 +47,6 @@ pub(super) enum Waiting {
     Thread { page: PageIndex, ticket: u32 },
     /// The same, because of a fault: the page stays until each of these looked.
     Fault { page: PageIndex, ticket: u32 },
-    /// A call that locks pages, until it has them.
-    Lock { call: u32, ticket: u32 },
     /// A thread that the kernel blocks (`handler`), the byte of the page that it touched, since when it waits, and whether
     /// another node was asked for the page, and whether the fault was counted.
     Kernel { page: PageIndex, offset: u32, since: u64, event: Event, asked: bool, is_noted: bool },
@@ -87,16 +85,6 @@ impl Shard {
     /// Some pages have this protocol from now on.
     pub(super) fn note_protocol(&mut self, protocol: Protocol) {
         self.is_timed |= is_timed(protocol);
-    }
-
-    /// The thread of a call that locks pages waits for them no longer; returns its ticket, if it did.
-    pub(super) fn forget_waiting_call(&mut self, number: u32) -> Option<u32> {
-        let (index, ticket) = self.waiting.iter().enumerate().find_map(|(index, waiting)| match *waiting {
-            Waiting::Lock { call, ticket } if call == number => Some((index, ticket)),
-            _ => None,
-        })?;
-        self.waiting.swap_remove(index);
-        Some(ticket)
     }
 
     /// Whom this node asked for `page` last, where that is still known.
