@@ -25,6 +25,7 @@ pub(crate) use memory::{ABSENT, First, Layout, Memory};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::node::{self, Carrier, Order, Parts, Shard};
+use trellis_cluster_protocol::sync::Waiter;
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
 
@@ -43,6 +44,9 @@ pub(crate) trait Cluster {
 
     /// The threads of `node` that wait for one of these pages look again.
     fn look_again(&mut self, node: u16, pages: PageRange) -> Result<(), String>;
+
+    /// This thread of `node` looks again when something about `page` has changed. Most look by themselves.
+    fn waits(&mut self, _node: u16, _page: PageIndex, _waiter: Waiter) {}
 
     /// The timers of `node` have something for `due`.
     fn has_timer(&mut self, _node: u16, _due: Nanoseconds) {}
@@ -155,6 +159,12 @@ pub(crate) trait Stepping: Cluster + Sized {
         node::step(&mut Held { cluster: self, node, page }, input, ()).map(drop)
     }
 
+    /// A thread of `node` that was woken for `page` after a fault is about to retry.
+    fn looks(&mut self, node: u16, page: PageIndex) -> Result<(), String> {
+        let now = self.now();
+        node::looks(&mut Held { cluster: self, node, page }, page, || now)
+    }
+
     /// A message arrives: first its bytes, then the message itself.
     fn hand_over(&mut self, from: u16, to: u16, message: Message) -> Result<(), String> {
         if let Some(range) = message.bytes() {
@@ -220,6 +230,10 @@ impl<C: Stepping> Carrier for Held<'_, C> {
 
     fn send_diffs(&mut self, message: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), String> {
         Err(format!("node {} sends what belongs to release consistency: {message}", self.node))
+    }
+
+    fn wait_for(&mut self, page: PageIndex, waiter: Waiter) {
+        self.cluster.waits(self.node, page, waiter);
     }
 
     /// The views must be what the protocol takes them for.

@@ -74,6 +74,7 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         | NodeFault::AnyOrder
         | NodeFault::KeepsTokens
         | NodeFault::LeavesOutOfTurn
+        | NodeFault::TakesEarly
         | NodeFault::ForgetsComers
         | NodeFault::AsksForFrozen
         | NodeFault::LocksFrozen

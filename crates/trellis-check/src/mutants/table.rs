@@ -357,6 +357,7 @@ pub const TABLE: &[Row] = &[
         "a call that is given up forgets the spans that were to go back",
         HeapFault::SurplusForgotten,
     ),
+    node(Copies, "takes-early", "the coordinator does not wait for pages of a leaving node", NodeFault::TakesEarly),
     node(Any, "forgets-comers", "a node that has come counts as departed", NodeFault::ForgetsComers),
     node(Any, "asks-for-frozen", "pages are requested while their protocol is changed", NodeFault::AsksForFrozen),
     node(Lock, "locks-frozen", "pages are locked while their protocol is changed", NodeFault::LocksFrozen),

@@ -212,6 +212,7 @@ impl<S: Start> World<'_, S> {
                     self.start_threads(node);
                 }
                 Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
+                Effect::TakeOver(_) if self.start.fault() == NodeFault::TakesNothing => {}
                 Effect::TakeOver(range) => self.nodes[usize::from(node)].take_over.name(range),
                 Effect::TakeOverEnds => self.nodes[usize::from(node)].take_over.end(),
                 Effect::Came(_) | Effect::Departs(_) | Effect::Absent(_) | Effect::Vanished(_) => {

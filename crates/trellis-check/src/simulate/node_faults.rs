@@ -56,6 +56,8 @@ pub enum NodeFault {
     NamesNothing,
     /// The coordinator does not make sure that it has the pages that a leaving node named.
     TakesNothing,
+    /// The coordinator does not wait for the pages that it requested from a leaving node.
+    TakesEarly,
     /// A node that has come counts as departed.
     ForgetsComers,
     /// Pages are not frozen while their protocol is changed.

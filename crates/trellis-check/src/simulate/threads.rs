@@ -6,7 +6,7 @@
 
 use super::Start;
 use super::events::Event;
-use super::node::{Action, Doing};
+use super::node::{Action, Doing, Taker};
 use super::node_faults::{Locking, NodeFault};
 use super::scenario::Pattern;
 use super::workload;
@@ -15,7 +15,7 @@ use super::{overtaken_max, wait_ns_max};
 use crate::model::{At, Stepping};
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::Event as Kind;
-use trellis_cluster_protocol::node::{self, LockStep, Parts, Resumes, Shard};
+use trellis_cluster_protocol::node::{self, LockStep, Parts, Shard};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
@@ -54,7 +54,6 @@ impl<S: Start> World<'_, S> {
             | Action::Store(page)
             | Action::Again(page)
             | Action::AgainHere(page)
-            | Action::Pull(page)
             | Action::Turn(page)
             | Action::Exchange(page) => {
                 let grants = self.pages.grants(page);
@@ -151,6 +150,11 @@ impl<S: Start> World<'_, S> {
     pub(super) fn wake(&mut self, node: u16, range: PageRange) {
         let look_ns = self.scenario.manners.look_ns;
         let silent = self.scenario.manners.silent;
+        let taker = &mut self.nodes[usize::from(node)].taker;
+        if matches!(*taker, Taker::Waits(page) if range.contains(page)) {
+            *taker = Taker::Woken;
+            self.queue.put(self.now + 1 + look_ns, Event::Take { node });
+        }
         for index in 0..self.nodes[usize::from(node)].threads.len() {
             let thread = &self.nodes[usize::from(node)].threads[index];
             if thread.doing != Doing::Waiting || !range.contains(page_of(thread.action)) {
@@ -184,15 +188,7 @@ impl<S: Start> World<'_, S> {
         if self.scenario.manners.silent {
             return Ok(());
         }
-        let now = self.now;
-        match self.nodes[usize::from(node)].shard_mut(page).timers.looks(page, || now) {
-            Some(Resumes::Now(input)) => self.step(node, page, input),
-            Some(Resumes::At(due)) => {
-                self.queue.put(due.max(now), Event::Due { node });
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        self.looks(node, page)
     }
 
     /// Somebody wants the page: it stays for its thread, but not for ever.
@@ -220,7 +216,6 @@ impl<S: Start> World<'_, S> {
     fn performed(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
         self.account(node, index, page)?;
         match action {
-            Action::Pull(_) => {}
             Action::Load(_) => {
                 let value = self.memory.load(node, page)?;
                 self.recorder.fold(u64::from(value) << 16 | u64::from(node));
@@ -519,7 +514,6 @@ fn page_of(action: Option<Action>) -> PageIndex {
             | Action::Store(page)
             | Action::Again(page)
             | Action::AgainHere(page)
-            | Action::Pull(page)
             | Action::Turn(page)
             | Action::Exchange(page),
         ) => page,

@@ -4,7 +4,7 @@ use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Choice, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{self, Resumes};
+use trellis_cluster_protocol::node;
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs};
 
 use super::carrier::NodeCarrier;
@@ -299,15 +299,6 @@ impl Node {
                 }
             }
             shard.waiting.swap_remove(index);
-        }
-    }
-
-    /// Carries out what follows when a thread runs on for which a page was granted.
-    pub(super) fn resume(&self, shard: &mut Shard, resumes: Option<Resumes>) {
-        match resumes {
-            Some(Resumes::Now(input)) => _ = self.step(shard, input),
-            Some(Resumes::At(due)) => self.progress.wake_at(self.now(), due),
-            None => {}
         }
     }
 
