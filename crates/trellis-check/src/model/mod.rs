@@ -154,15 +154,20 @@ pub(crate) trait Stepping: Cluster + Sized {
     /// An effect is about to be carried out.
     fn note_effect(&mut self, _node: u16, _effect: Effect) {}
 
+    /// A node that takes a step.
+    fn at(&mut self, node: u16) -> At<'_, Self> {
+        At { cluster: self, node, page: PageIndex(0) }
+    }
+
     /// The shard of `page` takes one fact.
     fn step(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
-        node::step(&mut Held { cluster: self, node, page }, input, ()).map(drop)
+        node::take(&mut At { cluster: self, node, page }, input)
     }
 
     /// A thread of `node` that was woken for `page` after a fault is about to retry.
     fn looks(&mut self, node: u16, page: PageIndex) -> Result<(), String> {
         let now = self.now();
-        node::looks(&mut Held { cluster: self, node, page }, page, || now)
+        node::looks(&mut At { cluster: self, node, page }, page, || now)
     }
 
     /// A message arrives: first its bytes, then the message itself.
@@ -174,15 +179,17 @@ pub(crate) trait Stepping: Cluster + Sized {
     }
 }
 
-/// A node of a cluster.
+/// A node of a cluster, and one of its shards.
 pub(crate) struct At<'a, C> {
     pub(crate) cluster: &'a mut C,
     pub(crate) node: u16,
+    /// A page of the shard.
+    page: PageIndex,
 }
 
 impl<C: Stepping> Parts for At<'_, C> {
     type Held<'a>
-        = Held<'a, C>
+        = At<'a, C>
     where
         Self: 'a;
     type Breach = String;
@@ -191,20 +198,12 @@ impl<C: Stepping> Parts for At<'_, C> {
         self.cluster.shards()
     }
 
-    fn hold(&mut self, shard: u32) -> Held<'_, C> {
-        Held { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
+    fn hold(&mut self, shard: u32) -> At<'_, C> {
+        At { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
     }
 }
 
-/// A shard of a node.
-pub(crate) struct Held<'a, C> {
-    cluster: &'a mut C,
-    node: u16,
-    /// A page of the shard.
-    page: PageIndex,
-}
-
-impl<C: Stepping> Carrier for Held<'_, C> {
+impl<C: Stepping> Carrier for At<'_, C> {
     type Protocol = C::Node;
     type Attached = ();
     type Breach = String;

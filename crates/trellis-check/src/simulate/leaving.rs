@@ -42,7 +42,7 @@ impl<S: Start> World<'_, S> {
     pub(super) fn advance_leaving(&mut self, node: u16) -> Result<(), String> {
         let Some(mut leaving) = self.nodes[usize::from(node)].leaving else { return Ok(()) };
         let now = self.now;
-        let awaited = leaving.go_on(&mut At { cluster: self, node }, now, 0)?;
+        let awaited = leaving.go_on(&mut self.at(node), now, 0)?;
         let is_over = awaited.is_none() && self.may_close(node)?;
         self.nodes[usize::from(node)].leaving = (!is_over).then_some(leaving);
         if !is_over {
@@ -77,7 +77,7 @@ impl<S: Start> World<'_, S> {
         while self.nodes[usize::from(node)].taker == Taker::Ready {
             let mut take_over = std::mem::take(&mut self.nodes[usize::from(node)].take_over);
             let now = self.now;
-            let step = take_over.go_on(&mut At { cluster: self, node }, now, TAKER);
+            let step = take_over.go_on(&mut self.at(node), now, TAKER);
             self.nodes[usize::from(node)].take_over = take_over;
             match step? {
                 None => break,
@@ -102,7 +102,7 @@ impl<S: Start> Member for At<'_, World<'_, S>> {
         if let Some(range) = locked(self, now) {
             return Err(format!("node {} leaves while its program locks {range}", self.node));
         }
-        let At { cluster, node } = self;
+        let At { cluster, node, .. } = self;
         match cluster.start.fault() {
             NodeFault::KeepsTokens => Ok(()),
             _ => cluster.step_sync(*node, sync::Input::Depart),
@@ -110,7 +110,7 @@ impl<S: Start> Member for At<'_, World<'_, S>> {
     }
 
     fn tell_members(&mut self, fact: Fact) -> Result<(), String> {
-        let At { cluster, node } = self;
+        let At { cluster, node, .. } = self;
         match fact {
             Fact::Behind(_) if cluster.start.fault() == NodeFault::NamesNothing => return Ok(()),
             // Its program loads nothing any more, though its views may still allow it.

@@ -11,7 +11,7 @@ use super::node::{Doing, State};
 use super::node_faults::NodeFault;
 use super::scenario::Scenario;
 use super::world::World;
-use crate::model::At;
+use crate::model::Stepping;
 use trellis_base::Random;
 use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, node, wire};
@@ -230,7 +230,7 @@ impl<S: Start> World<'_, S> {
         let coordinator = NodeId(self.members.coordinator);
         match (self.start.fault(), effect) {
             (NodeFault::ForgetsComers, Effect::Came(_)) => Ok(()),
-            _ => node::members_changed(&mut At { cluster: self, node }, effect, coordinator),
+            _ => node::members_changed(&mut self.at(node), effect, coordinator),
         }
     }
 

@@ -12,7 +12,7 @@ use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
-use crate::model::{At, Stepping};
+use crate::model::Stepping;
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::Event as Kind;
 use trellis_cluster_protocol::node::{self, LockStep, Parts, Shard};
@@ -208,8 +208,7 @@ impl<S: Start> World<'_, S> {
     /// The protocol hears of everything whose time has come.
     pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
         let now = self.now;
-        (0..self.scenario.layout.shards())
-            .try_for_each(|shard| node::take_due(&mut At { cluster: self, node }.hold(shard), now))
+        (0..self.scenario.layout.shards()).try_for_each(|shard| node::take_due(&mut self.at(node).hold(shard), now))
     }
 
     /// The access happens now.
@@ -420,12 +419,12 @@ impl<S: Start> World<'_, S> {
     fn lock_piece(&mut self, node: u16, number: u32, locking: &mut Locking) -> Result<LockStep, String> {
         let now = self.now;
         if self.start.fault() != NodeFault::LocksFrozen {
-            return locking.go_on(&mut At { cluster: self, node }, now, number);
+            return locking.go_on(&mut self.at(node), now, number);
         }
         let shards = &mut self.nodes[usize::from(node)].pages;
         let frozen: Vec<Range<u32>> = shards.iter().map(Shard::frozen).collect();
         shards.iter_mut().for_each(Shard::thaw);
-        let step = locking.go_on(&mut At { cluster: self, node }, now, number);
+        let step = locking.go_on(&mut self.at(node), now, number);
         let shards = self.nodes[usize::from(node)].pages.iter_mut();
         shards.zip(frozen).for_each(|(shard, pages)| shard.freeze(pages));
         step
@@ -436,7 +435,7 @@ impl<S: Start> World<'_, S> {
         let (number, now, fault) = (self.nodes[usize::from(node)].ticket(), self.now, self.start.fault());
         let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
         let mut own = Locking::new(page.0..page.0 + 1, None, number, thread, fault);
-        match own.go_on(&mut At { cluster: self, node }, now, number)? {
+        match own.go_on(&mut self.at(node), now, number)? {
             LockStep::Held(_) | LockStep::Page(_) => {
                 self.go_on(node, index);
                 Ok(())
@@ -451,7 +450,7 @@ impl<S: Start> World<'_, S> {
         locking.pieces().for_each(|(piece, number)| self.pages.unlock(node, piece, number));
         let (now, fault) = (self.now, self.start.fault());
         let is_kept = locking.stay.is_none();
-        let was_over = locking.give_back(&mut At { cluster: self, node }, now, is_early, fault)?;
+        let was_over = locking.give_back(&mut self.at(node), now, is_early, fault)?;
         if was_over && is_kept {
             return Err(format!("node {node} finds that the time of a range is over, which has none"));
         }
