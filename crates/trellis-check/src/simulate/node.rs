@@ -53,6 +53,17 @@ pub(super) enum Action {
     Exchange(PageIndex),
 }
 
+impl Action {
+    /// The page that it loads from or stores to, if it does.
+    pub(super) fn page(self) -> Option<PageIndex> {
+        use Action::{Again, AgainHere, Exchange, Load, Store, Turn};
+        let (Load(page) | Store(page) | Again(page) | AgainHere(page) | Turn(page) | Exchange(page)) = self else {
+            return None;
+        };
+        Some(page)
+    }
+}
+
 /// What a thread is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {

@@ -49,19 +49,14 @@ impl<S: Start> World<'_, S> {
     }
 
     fn act(&mut self, node: u16, index: u8, action: Action) -> Result<(), String> {
+        if let Some(page) = action.page() {
+            let grants = self.pages.grants(page);
+            let thread = self.thread(node, index);
+            thread.grants_before = grants;
+            thread.asks_write = false;
+            return self.access(node, index, action, page);
+        }
         match action {
-            Action::Load(page)
-            | Action::Store(page)
-            | Action::Again(page)
-            | Action::AgainHere(page)
-            | Action::Turn(page)
-            | Action::Exchange(page) => {
-                let grants = self.pages.grants(page);
-                let thread = self.thread(node, index);
-                thread.grants_before = grants;
-                thread.asks_write = false;
-                self.access(node, index, action, page)
-            }
             Action::Prefetch { wanted, write, announced } => {
                 let input = self.nodes[usize::from(node)].shard(wanted.first()).prefetch(wanted, write, announced);
                 input.map_or(Ok(()), |input| self.step(node, wanted.first(), input))?;
@@ -97,6 +92,7 @@ impl<S: Start> World<'_, S> {
             }
             Action::Change(first, end, turn) => self.begin_change(node, index, first.0..end, turn),
             Action::GoOnChanging => self.go_on_changing(node),
+            access => unreachable!("{access:?} has a page"),
         }
     }
 
@@ -507,15 +503,5 @@ impl<S: Start> World<'_, S> {
 
 /// The page that an access is about.
 fn page_of(action: Option<Action>) -> PageIndex {
-    match action {
-        Some(
-            Action::Load(page)
-            | Action::Store(page)
-            | Action::Again(page)
-            | Action::AgainHere(page)
-            | Action::Turn(page)
-            | Action::Exchange(page),
-        ) => page,
-        other => unreachable!("{other:?} is no access"),
-    }
+    action.and_then(Action::page).expect("only an access waits for a page")
 }
