@@ -15,6 +15,7 @@
 //! sequentially consistent pages are taken from the supplier when their message arrives, which the contract allows. It
 //! must never choose what happens next, decide what a node decides, or look into a protocol.
 
+pub(crate) mod datagrams;
 mod driven;
 mod memory;
 pub mod twinned;
