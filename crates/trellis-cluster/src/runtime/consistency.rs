@@ -171,22 +171,6 @@ impl Node {
         };
     }
 
-    /// As [`node::Knowledge::comes_to_barrier`].
-    pub(super) fn comes_to_barrier(&self, id: u64) {
-        if !self.consistency.is_used() {
-            return;
-        }
-        lock(&self.consistency.state).knowledge.comes_to_barrier(id);
-    }
-
-    /// As [`node::Knowledge::leaves_barrier`].
-    pub(super) fn leaves_barrier(&self, id: u64, all_came: bool) {
-        if !self.consistency.is_used() {
-            return;
-        }
-        lock(&self.consistency.state).knowledge.leaves_barrier(id, all_came);
-    }
-
     /// Makes `node` the home of those pages that no node has touched and whose protocol lets a home be chosen.
     pub(crate) fn place(&self, pages: std::ops::Range<u32>, node: usize) -> Result<(), WaitError> {
         if !self.consistency.is_used() {

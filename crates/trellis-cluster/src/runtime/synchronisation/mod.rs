@@ -188,9 +188,7 @@ impl Node {
                     let taken = answer.as_ref().ok().copied().flatten().and_then(|answer| input.takes(answer));
                     let waited_ns = if is_local { 0 } else { self.now() - started };
                     self.count_call(&input, waited_ns, is_local, taken);
-                    if let Input::Arrive(id, ..) = input {
-                        self.leaves_barrier(id, answer.is_ok());
-                    }
+                    node::leaves(&mut self.carrier(), &input, answer.is_ok());
                     answer.map(|answer| answer.map_or(CallOutcome::NotGranted, CallOutcome::Granted))
                 }
                 CallStep::Refresh => {
@@ -222,9 +220,7 @@ impl Node {
     /// Takes the step of a call, unless what it gives back is not held, or this thread would wait for itself. Returns
     /// whether the call is over without a message; what it took is noted then.
     fn enter_call(&self, input: &Input, ticket: Option<&Ticket<'_>>, timeout: Timeout) -> Result<bool, WaitError> {
-        if let Input::Arrive(id, ..) = input {
-            self.comes_to_barrier(*id);
-        }
+        node::enters(&mut self.carrier(), input);
         // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
         // this thread has taken the lock many more times.
         if matches!(input, Input::Release(_))
