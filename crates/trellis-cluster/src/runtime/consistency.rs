@@ -16,7 +16,6 @@ use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, runs};
 
 use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Waiting, shard_number};
-use super::progress::Waited;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
@@ -115,11 +114,7 @@ impl Node {
         let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.state).end();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-        match waited {
-            Waited::Done => Ok(()),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(Wait::Publication, self.whom(Wait::Publication))),
-        }
+        self.has_waited(waited, || self.too_long(Wait::Publication, self.whom(Wait::Publication)))
     }
 
     pub(super) fn homes_that_owe_an_answer(&self) -> String {
@@ -191,13 +186,7 @@ impl Node {
             let wait = Wait::Placement(u64::from(run.first().0));
             let waited = self.wait_polling(None, &ticket, wait, deadline);
             LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-            match waited {
-                Waited::Done => {}
-                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                Waited::TooLong => {
-                    return Err(self.too_long(wait, self.whom(wait)));
-                }
-            }
+            self.has_waited(waited, || self.too_long(wait, self.whom(wait)))?;
         }
         Ok(())
     }

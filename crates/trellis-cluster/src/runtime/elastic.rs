@@ -20,7 +20,6 @@ use trellis_cluster_protocol::{NodeId, PageRange, sync};
 use super::carrier::NodeCarrier;
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::progress::Waited;
 use super::watchdog::LeaveWords;
 use super::{LEAVE_LOOK_NS, Node};
 use crate::cluster::WaitError;
@@ -262,11 +261,8 @@ impl Node {
             if last.replace(page) != Some(page) {
                 deadline = self.now().saturating_add(wait.limit_ns(&self.config));
             }
-            match self.wait_polling(None, &ticket, wait, deadline) {
-                Waited::Done => {}
-                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                Waited::TooLong => return Err(self.too_long(wait, self.whom(wait))),
-            }
+            let waited = self.wait_polling(None, &ticket, wait, deadline);
+            self.has_waited(waited, || self.too_long(wait, self.whom(wait)))?;
         }
     }
 }

@@ -12,7 +12,6 @@ use trellis_cluster_protocol::node::{self, LockStep, LockedRange};
 use trellis_cluster_protocol::{Access, PageRange};
 
 use super::ordered::lock;
-use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
@@ -115,11 +114,8 @@ impl Node {
 
     fn wait_for_lock(&self, ticket: &Ticket<'_>, range: PageRange, deadline: u64) -> Result<(), WaitError> {
         let wait = Wait::LockRange(u64::from(range.first().0));
-        match self.wait_polling(None, ticket, wait, deadline) {
-            Waited::Done => Ok(()),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(wait, self.who_locks(range))),
-        }
+        let waited = self.wait_polling(None, ticket, wait, deadline);
+        self.has_waited(waited, || self.too_long(wait, self.who_locks(range)))
     }
 
     fn who_locks(&self, range: PageRange) -> String {

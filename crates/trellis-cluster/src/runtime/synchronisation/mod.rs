@@ -127,13 +127,10 @@ impl Node {
     /// Waits for the others in one of Trellis's own barriers. It may be called again after an error.
     pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, wait: Wait) -> Result<(), WaitError> {
         let started = self.now();
-        let result = match self.wait_at(ticket, wait, Timeout::Configured) {
-            Waited::Done => self.outcome(ticket),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(wait, self.who_is_missing(id))),
-        };
+        let waited = self.wait_at(ticket, wait, Timeout::Configured);
+        let result = self.has_waited(waited, || self.too_long(wait, self.who_is_missing(id)));
         self.count_barrier(self.now() - started);
-        result.map(drop)
+        result.and_then(|()| self.outcome(ticket).map(drop))
     }
 }
 
@@ -425,6 +422,19 @@ impl Node {
             Timeout::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
         };
         self.wait_polling(None, ticket, wait, self.now().saturating_add(nanoseconds))
+    }
+
+    /// The error with which a wait ended, if it did; `too_long` is that of one that took too long.
+    pub(in crate::runtime) fn has_waited(
+        &self,
+        waited: Waited,
+        too_long: impl FnOnce() -> WaitError,
+    ) -> Result<(), WaitError> {
+        match waited {
+            Waited::Done => Ok(()),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(too_long()),
+        }
     }
 
     pub(in crate::runtime) fn too_long(&self, wait: Wait, whom: String) -> WaitError {
