@@ -9,15 +9,15 @@ use crate::intern::guarded;
 use crate::simulate::NodeFault;
 use std::convert::Infallible;
 use trellis_cluster_protocol::coherence::{Effect, Input, Message};
-use trellis_cluster_protocol::node::{self, Carrier, Order, RangeLockCall, Resumes, Shard};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex};
+use trellis_cluster_protocol::node::{self, Carrier, LockStep, LockedRange, Order, Parts, Resumes, Shard};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// The moment of every step.
 const NOW: Nanoseconds = 0;
 /// The duration of a lock that ends by itself, and the moment at which one that was given at [`NOW`] is over.
 pub(super) const STAY: Nanoseconds = 1_000_000;
-/// How long a page is held at most.
-const HOLD_MAX: Nanoseconds = 0;
+/// How long a page is held at most: until some later moment.
+const HOLD_MAX: Nanoseconds = 1;
 
 /// Something that happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,11 +32,12 @@ pub(super) enum Fact {
     RanOn(PageIndex),
     /// What is pending goes off.
     Due(Input),
-    /// A thread locks pages.
-    Calls(RangeLockCall),
-    /// A thread gives back what the call with this number gave it, or gives up waiting.
-    GivesBack {
-        call: u32,
+    /// This thread locks pages.
+    Locks { range: PageRange, thread: u32, stay: Option<Nanoseconds> },
+    /// This thread gives back what it locked, or gives up waiting.
+    Unlocks {
+        range: PageRange,
+        thread: u32,
         /// The time of the call is over.
         is_over: bool,
     },
@@ -87,17 +88,24 @@ impl<N: Node> Pages<N> {
             Fact::Looked(page) => resumes(shard.timers.looks(page, || NOW)),
             Fact::RanOn(page) => resumes(shard.timers.runs_on(page, || NOW)),
             Fact::Due(input) => self.fault.take(shard, input).then_some(input),
-            Fact::Calls(call) => {
-                let refused = |why| format!("{me} refuses to lock {}: {why:?}", call.range);
-                Some(shard.lock(call, NOW).map_err(refused)?)
-            }
-            Fact::GivesBack { call, is_over } => {
-                let given_back = shard.locks.give_back(call, if is_over { STAY } else { NOW });
-                if given_back.was_over != is_over {
-                    let word = if is_over { "not over" } else { "over" };
-                    return Err(format!("{me} tells call {call} that its time is {word}"));
+            Fact::Locks { range, thread, stay } => {
+                let mut locked = LockedRange::new(range.first().0..range.end(), thread.into(), stay);
+                let Ok(step) = locked.go_on(&mut self.taken(shard, tell), NOW, thread, thread);
+                if step != LockStep::Piece(range) {
+                    return Err(format!("{me} does not lock {range} for thread {thread}: {step:?}"));
                 }
-                given_back.input
+                None
+            }
+            Fact::Unlocks { range, thread, is_over } => {
+                let mut locked = LockedRange::new(range.end()..range.end(), thread.into(), None);
+                locked.pieces.push((range, thread));
+                let now = if is_over { STAY } else { NOW };
+                let Ok(was_over) = locked.give_back(&mut self.taken(shard, tell), now);
+                if was_over != is_over {
+                    let word = if is_over { "not over" } else { "over" };
+                    return Err(format!("{me} tells thread {thread} that its time is {word}"));
+                }
+                None
             }
             Fact::Departs(node) => {
                 shard.departures.depart(node);
@@ -124,8 +132,11 @@ impl<N: Node> Pages<N> {
 
     /// The shard takes one input.
     fn step_shard(&self, shard: &mut Shard<N>, input: Input, tell: &mut dyn FnMut(Effect, Order)) {
-        let mut taken = Taken { shard, fault: self.fault, last: None, tell };
-        let Ok(_) = node::step(&mut taken, input, ());
+        let Ok(()) = node::take(&mut self.taken(shard, tell), input);
+    }
+
+    fn taken<'a>(&self, shard: &'a mut Shard<N>, tell: &'a mut dyn FnMut(Effect, Order)) -> Taken<'a, N> {
+        Taken { shard, fault: self.fault, last: None, tell }
     }
 
     /// All threads have met, and nothing is under way.
@@ -140,7 +151,7 @@ impl<N: Node> Pages<N> {
     }
 }
 
-/// A shard whose orders are told, and carried out later.
+/// A shard, the only one of its node, whose orders are told, and carried out later.
 struct Taken<'a, N> {
     shard: &'a mut Shard<N>,
     fault: NodeFault,
@@ -174,5 +185,21 @@ impl<N: Node> Carrier for Taken<'_, N> {
 
     fn send_diffs(&mut self, message: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), Infallible> {
         unreachable!("under sequential consistency no node sends {message}")
+    }
+}
+
+impl<N: Node> Parts for Taken<'_, N> {
+    type Held<'a>
+        = Taken<'a, N>
+    where
+        Self: 'a;
+    type Breach = Infallible;
+
+    fn shards(&self) -> u32 {
+        1
+    }
+
+    fn hold(&mut self, _shard: u32) -> Taken<'_, N> {
+        Taken { shard: self.shard, fault: self.fault, last: None, tell: self.tell }
     }
 }
