@@ -4,13 +4,13 @@
 //! the same moment, and whatever is pending may go off at any later one. The only later moment is that at which the
 //! time of a lock is over. It must never carry anything out.
 
-use super::{Node, Pages};
+use super::{COORDINATOR, Node, Pages};
 use crate::intern::guarded;
 use crate::simulate::NodeFault;
 use std::convert::Infallible;
 use trellis_cluster_protocol::coherence::{Effect, Input, Message};
-use trellis_cluster_protocol::node::{self, Carrier, LockStep, LockedRange, Order, Parts, Resumes, Shard};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::{self, Carrier, LockStep, LockedRange, Order, Parts, Shard};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange, membership};
 
 /// The moment of every step.
 const NOW: Nanoseconds = 0;
@@ -70,84 +70,52 @@ impl<N: Node> Pages<N> {
         fact: Fact,
         tell: &mut dyn FnMut(Effect, Order),
     ) -> Result<(), String> {
-        let resumes = |resumes| match resumes {
-            Some(Resumes::Now(input)) => Some(input),
-            // What is held goes off at any time.
-            Some(Resumes::At(_)) | None => None,
-        };
-        let input = match fact {
-            Fact::Input(input) => Some(input),
+        let mut taken = self.taken(shard, tell);
+        let Ok(()) = match fact {
+            Fact::Input(input) => node::take(&mut taken, input),
             Fact::Woken(page) if self.instance.silent => {
-                shard.timers.hold(page, NOW, self.fault.held_at_most(HOLD_MAX));
-                None
+                taken.shard.timers.hold(page, NOW, self.fault.held_at_most(HOLD_MAX));
+                Ok(())
             }
             Fact::Woken(page) => {
-                shard.timers.wake(page);
-                None
+                taken.shard.timers.wake(page);
+                Ok(())
             }
-            Fact::Looked(page) => resumes(shard.timers.looks(page, || NOW)),
-            Fact::RanOn(page) => resumes(shard.timers.runs_on(page, || NOW)),
-            Fact::Due(input) => self.fault.take(shard, input).then_some(input),
+            Fact::Looked(page) => node::looks(&mut taken, page, || NOW),
+            Fact::RanOn(page) => node::runs_on(&mut taken, page, || NOW),
+            Fact::Due(input) if self.fault.take(taken.shard, input) => node::take(&mut taken, input),
+            Fact::Due(_) => Ok(()),
             Fact::Locks { range, thread, stay } => {
                 let mut locked = LockedRange::new(range.first().0..range.end(), thread.into(), stay);
-                let Ok(step) = locked.go_on(&mut self.taken(shard, tell), NOW, thread, thread);
+                let Ok(step) = locked.go_on(&mut taken, NOW, thread, thread);
                 if step != LockStep::Piece(range) {
                     return Err(format!("{me} does not lock {range} for thread {thread}: {step:?}"));
                 }
-                None
+                Ok(())
             }
             Fact::Unlocks { range, thread, is_over } => {
                 let mut locked = LockedRange::new(range.end()..range.end(), thread.into(), None);
                 locked.pieces.push((range, thread));
-                let now = if is_over { STAY } else { NOW };
-                let Ok(was_over) = locked.give_back(&mut self.taken(shard, tell), now);
+                let Ok(was_over) = locked.give_back(&mut taken, if is_over { STAY } else { NOW });
                 if was_over != is_over {
                     let word = if is_over { "not over" } else { "over" };
                     return Err(format!("{me} tells thread {thread} that its time is {word}"));
                 }
-                None
+                Ok(())
             }
-            Fact::Departs(node) => {
-                shard.departures.depart(node);
-                None
-            }
-            Fact::AnswersDeferred => {
-                shard.departures.take_deferred().into_iter().for_each(|input| self.step_shard(shard, input, tell));
-                None
-            }
-            Fact::LetsGo => {
-                while let Some(input) = shard.timers.pop_held() {
-                    self.step_shard(shard, input, tell);
-                }
-                None
-            }
+            Fact::Departs(node) => node::members_changed(&mut taken, membership::Effect::Departs(node), COORDINATOR),
+            Fact::AnswersDeferred => node::answer_deferred(&mut taken),
+            Fact::LetsGo => node::answer_held(&mut taken, NOW).map(drop),
             Fact::Changes => {
-                self.change_protocol(shard, tell);
-                None
+                let protocol = self.instance.change.expect("an instance with a change");
+                self.instance.runs().try_for_each(|run| node::change_run(&mut taken, run, protocol))
             }
         };
-        input.into_iter().for_each(|input| self.step_shard(shard, input, tell));
         Ok(())
-    }
-
-    /// The shard takes one input.
-    fn step_shard(&self, shard: &mut Shard<N>, input: Input, tell: &mut dyn FnMut(Effect, Order)) {
-        let Ok(()) = node::take(&mut self.taken(shard, tell), input);
     }
 
     fn taken<'a>(&self, shard: &'a mut Shard<N>, tell: &'a mut dyn FnMut(Effect, Order)) -> Taken<'a, N> {
         Taken { shard, fault: self.fault, last: None, tell }
-    }
-
-    /// All threads have met, and nothing is under way.
-    fn change_protocol(&self, shard: &mut Shard<N>, tell: &mut dyn FnMut(Effect, Order)) {
-        let protocol = self.instance.change.expect("an instance with a change");
-        for range in self.instance.runs() {
-            for input in shard.let_go(range) {
-                self.step_shard(shard, input, tell);
-            }
-            shard.change(range, protocol).expect("two protocols are not too many");
-        }
     }
 }
 
@@ -179,7 +147,8 @@ impl<N: Node> Carrier for Taken<'_, N> {
     }
 
     fn carry_out(&mut self, order: Order, (): ()) -> Result<(), Infallible> {
-        (self.tell)(self.last.expect("an order follows from an effect"), order);
+        // A page that stays for threads is remembered by the shard.
+        self.last.take().into_iter().for_each(|effect| (self.tell)(effect, order));
         Ok(())
     }
 

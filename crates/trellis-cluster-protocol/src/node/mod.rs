@@ -31,13 +31,13 @@ mod take_over;
 mod timers;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
-pub use departure::{Awaited, Leaving, Member, members_changed};
+pub use departure::{Awaited, Leaving, Member, answer_deferred, answer_held, members_changed};
 pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
 use marks::Marks;
 pub use open_pages::STORED_IN_A_ROW;
-pub use page_change::{Next, PageChange, thaw};
+pub use page_change::{Next, PageChange, change_run, thaw};
 pub use range_locks::{GivenBack, LockStep, LockedRange, RangeLockCall, RangeLocks, give_back_all, locked};
 pub use releases::{Publisher, Releases, apply, enters, hear, leaves, look_for_stores, publish, published, with_token};
 pub use shard::{Order, Shard};
