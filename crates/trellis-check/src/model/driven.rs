@@ -1,11 +1,10 @@
-//! A cluster whose every step a test chooses: scripts, random programs, programs with a clock.
+//! A cluster whose every step a test chooses: scripts and random programs.
 //!
 //! Promises: what a step does is logged, effects in their order. A breach of the contract is a panic that says what
 //! broke. A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended by itself. It
 //! must never let a thread retry that was not woken, or let an alarm expire that was not set.
 
 use super::{Cluster, First, Memory, Stepping};
-use std::collections::BTreeMap;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::{Order, Shard};
@@ -72,8 +71,6 @@ pub struct Driven {
     memory: Memory<First, u64>,
     values: u64,
     last_call: u32,
-    /// How often a node received a page, or the right to store to it.
-    grants: BTreeMap<(u32, u16), u64>,
     /// The messages under way, the oldest first.
     pub under_way: Vec<Envelope>,
     /// By node, the threads that wait.
@@ -99,7 +96,6 @@ impl Driven {
             memory: Memory::new(First(pages), usize::from(nodes), 0),
             values: 0,
             last_call: 0,
-            grants: BTreeMap::new(),
             under_way: Vec::new(),
             waiting: vec![Vec::new(); usize::from(nodes)],
             calls: Vec::new(),
@@ -232,12 +228,6 @@ impl Driven {
         self.nodes[usize::from(node)][self.shard_of(PageIndex(page))].protocol.is_pending(PageIndex(page))
     }
 
-    /// How often nodes other than `node` received `page`.
-    pub fn grants_to_others(&self, node: u16, page: u32) -> u64 {
-        let of_page = self.grants.range((page, 0)..=(page, u16::MAX));
-        of_page.filter(|((_, to), _)| *to != node).map(|(_, count)| count).sum()
-    }
-
     fn take(&mut self, node: u16, page: u32, input: Input) {
         must(self.step(node, PageIndex(page), input));
     }
@@ -296,11 +286,6 @@ impl Cluster for Driven {
             Some(page) => Err(format!("{page} leaves node {node}, which locked it")),
             None => Ok(()),
         }
-    }
-
-    fn opened(&mut self, node: u16, pages: PageRange, _access: Access) -> Result<(), String> {
-        pages.pages().for_each(|page| *self.grants.entry((page.0, node)).or_default() += 1);
-        Ok(())
     }
 }
 
