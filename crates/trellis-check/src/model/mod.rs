@@ -65,6 +65,11 @@ pub(crate) trait Cluster {
         Ok(())
     }
 
+    /// `node` reports that no correct peer would do what `from` did.
+    fn violation(&mut self, node: u16, from: NodeId, what: &str) -> Result<(), String> {
+        Err(format!("node {node} reports of {from}: {what}"))
+    }
+
     /// Carries out an order of the shard of `node`.
     fn carry_out(&mut self, node: u16, order: Order) -> Result<(), String> {
         match order {
@@ -117,7 +122,7 @@ pub(crate) trait Cluster {
             }
             Effect::Wake(range) => self.look_again(node, range),
             Effect::Chose { .. } => Ok(()),
-            Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
+            Effect::Violation { from, what } => self.violation(node, from, what),
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }
             | Effect::Apply { .. }
