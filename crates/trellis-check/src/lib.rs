@@ -58,6 +58,13 @@ macro_rules! answers_as {
             self.$inner.change(range, protocol)
         }
 
+        fn lockable(
+            &self,
+            wanted: ::trellis_cluster_protocol::PageRange,
+        ) -> Result<::trellis_cluster_protocol::PageRange, ::trellis_cluster_protocol::PageRange> {
+            self.$inner.lockable(wanted)
+        }
+
         fn is_watched(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
             self.$inner.is_watched(page)
         }

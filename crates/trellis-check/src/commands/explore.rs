@@ -46,8 +46,8 @@ pub(super) struct Explore {
     #[arg(long, default_value_t = 0)]
     manager: u16,
     /// Which pages requests ask for besides the page that a thread waits for.
-    #[arg(long, value_enum, default_value_t = RequestName::Narrow)]
-    requests: RequestName,
+    #[arg(long, value_enum, default_value_t = Requests::Narrow)]
+    requests: Requests,
     /// Maximum number of announcements of each node.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
     prefetches: u8,
@@ -67,8 +67,8 @@ pub(super) struct Explore {
     #[arg(long)]
     eager: bool,
     /// Let threads lock pages, change them and unlock them; only with a protocol `lock(…)`.
-    #[arg(long, value_enum, default_value_t = LockName::None)]
-    locks: LockName,
+    #[arg(long, value_enum, default_value_t = Locks::None)]
+    locks: Locks,
     /// Let the last node leave when its operations are done.
     #[arg(long)]
     leaver: bool,
@@ -92,8 +92,8 @@ pub(super) struct Explore {
 #[derive(Args, Debug)]
 pub(super) struct Synchronise {
     /// What every thread does.
-    #[arg(long, value_enum, default_value_t = ProgramName::Locks)]
-    program: ProgramName,
+    #[arg(long, value_enum, default_value_t = Program::Locks)]
+    program: Program,
     /// Number of nodes.
     #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=8))]
     nodes: u16,
@@ -191,37 +191,6 @@ enum HomeName {
     All,
 }
 
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum RequestName {
-    Narrow,
-    Wide,
-    Both,
-}
-
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum LockName {
-    None,
-    Kept,
-    Timed,
-    GivenUp,
-}
-
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum ProgramName {
-    Locks,
-    AbandonedLocks,
-    Barrier,
-    Words,
-    TriedLocks,
-    Reduce,
-    ReadWriteLocks,
-    Semaphores,
-    Events,
-    Onces,
-    Conditions,
-    CountingBarrier,
-}
-
 pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
     if chosen.protocol == LEASE {
         return lease::explore(&chosen.lease, chosen.bound.options(), json);
@@ -298,8 +267,7 @@ pub(super) fn protocols(name: &str) -> Result<Vec<Protocol>, String> {
 
 /// The options, for a protocol with release consistency.
 fn shared(chosen: &Explore, protocol: Protocol) -> Result<Shared, String> {
-    let has_other =
-        chosen.leaver || chosen.silent || chosen.change.is_some() || !matches!(chosen.locks, LockName::None);
+    let has_other = chosen.leaver || chosen.silent || chosen.change.is_some() || !matches!(chosen.locks, Locks::None);
     if has_other || chosen.overtaken_max.is_some() {
         return Err(format!(
             "--protocol {protocol}: it knows no --locks, --leaver, --silent, --change and --overtaken-max"
@@ -315,7 +283,7 @@ fn shared(chosen: &Explore, protocol: Protocol) -> Result<Shared, String> {
         HomeName::Migrating => Some(Home::Migrating(Migrating)),
         HomeName::All => None,
     };
-    let is_wide = !matches!(chosen.requests, RequestName::Narrow);
+    let is_wide = !matches!(chosen.requests, Requests::Narrow);
     let (nodes, pages, late_faults) = (chosen.nodes, chosen.pages, chosen.late_faults);
     Ok(Shared { protocol, nodes, pages, home, is_wide, late_faults })
 }
@@ -328,12 +296,7 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
     if chosen.leaver && chosen.manager + 1 >= chosen.nodes {
         return Err(format!("--leaver: the last node leaves, so --manager {} must be another one", chosen.manager));
     }
-    let locks = match chosen.locks {
-        LockName::None => Locks::None,
-        LockName::Kept => Locks::Kept,
-        LockName::Timed => Locks::Timed,
-        LockName::GivenUp => Locks::GivenUp,
-    };
+    let locks = chosen.locks;
     if locks != Locks::None && !protocol.can_lock() {
         return Err(format!("--locks: {protocol} cannot lock pages; choose a protocol like lock({protocol})"));
     }
@@ -353,11 +316,7 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
             }
         },
         threads: chosen.threads,
-        requests: match chosen.requests {
-            RequestName::Narrow => Requests::Narrow,
-            RequestName::Wide => Requests::Wide,
-            RequestName::Both => Requests::Both,
-        },
+        requests: chosen.requests,
         prefetches: chosen.prefetches,
         time_outs: chosen.time_outs,
         spins: chosen.spins,
@@ -374,20 +333,7 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
 }
 
 fn sync_instance(chosen: &Synchronise) -> SyncInstance {
-    let program = match chosen.program {
-        ProgramName::Locks => Program::Locks,
-        ProgramName::AbandonedLocks => Program::AbandonedLocks,
-        ProgramName::Barrier => Program::Barrier,
-        ProgramName::Words => Program::Words,
-        ProgramName::TriedLocks => Program::TriedLocks,
-        ProgramName::Reduce => Program::Reduce,
-        ProgramName::ReadWriteLocks => Program::ReadWriteLocks,
-        ProgramName::Semaphores => Program::Semaphores,
-        ProgramName::Events => Program::Events,
-        ProgramName::Onces => Program::Onces,
-        ProgramName::Conditions => Program::Conditions,
-        ProgramName::CountingBarrier => Program::CountingBarrier,
-    };
+    let program = chosen.program;
     let is_barrier = matches!(program, Program::Barrier | Program::Reduce);
     // The check of these programs remembers the state of one object.
     let is_single =

@@ -3,15 +3,12 @@
 //! Promises: the first line says what was explored or generated. It must never count a setup as explored that was cut
 //! short.
 
-use super::json_text;
-use super::simulated::{Replayed, print_replay};
+use super::simulated::{Replayed, print_replay, run_seeds};
 use crate::explore::Options;
 use crate::leases::explore::Orders;
 use crate::leases::{Fault, shapes, swarm};
-use crate::simulate::FAILURES_MAX;
 use clap::Args;
-use std::io::IsTerminal;
-use trellis_output::lines::say;
+use std::ops::Range;
 
 /// The name of leases of remote memory in `--protocol`.
 pub(super) const LEASE: &str = "lease";
@@ -42,44 +39,13 @@ pub(super) fn explore(chosen: &Lease, options: Options, json: bool) -> Result<bo
 }
 
 /// Runs random clusters; returns whether all passed.
-pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
-    let watched = std::io::stderr().is_terminal();
-    let (mut steps, mut operations, mut commits, mut splits, mut merges, mut runs) = (0, 0, 0, 0, 0, 0);
-    let mut complaints = Vec::new();
-    for number in first..first + seeds {
+pub(super) fn run_swarm(seeds: Range<u64>, json: bool) -> bool {
+    let counted = ["operations", "commits", "splits", "merges", "steps"];
+    run_seeds(LEASE, seeds, counted, json, |number| {
         let outcome = swarm::run(number, Fault::None, false);
-        runs += 1;
-        steps += outcome.steps;
-        operations += outcome.operations;
-        commits += outcome.commits;
-        splits += outcome.parts.0;
-        merges += outcome.parts.1;
-        complaints.extend(outcome.complaint());
-        if watched && runs % 64 == 0 {
-            progress!("\r\x1b[K{LEASE}: {runs} runs, {} failures ", complaints.len());
-        }
-        if complaints.len() == FAILURES_MAX {
-            break;
-        }
-    }
-    if watched {
-        progress!("\r\x1b[K");
-    }
-    if json {
-        let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();
-        let complaints = complaints.join(", ");
-        say!(
-            "{{\"protocol\": \"{LEASE}\", \"runs\": {runs}, \"failures\": [{complaints}], \"steps\": {steps}, \
-             \"operations\": {operations}, \"commits\": {commits}, \"splits\": {splits}, \"merges\": {merges}}}"
-        );
-    } else {
-        say!(
-            "{LEASE}: {runs} runs, {} failures, {operations} operations, {commits} commits, {splits} splits, {merges} merges, {steps} steps",
-            complaints.len()
-        );
-        complaints.iter().for_each(|complaint| say!("  {complaint}"));
-    }
-    complaints.is_empty()
+        let swarm::Outcome { operations, commits, parts: (splits, merges), steps, .. } = outcome;
+        (outcome.complaint(), [operations, commits, splits, merges, steps])
+    })
 }
 
 /// Prints the last lines of the run of a seed, if it is a seed of leases: `lease:7`.

@@ -3,19 +3,17 @@
 //! Promises: the first line says what was explored or generated. It must never count a setup as explored that was cut
 //! short.
 
-use super::json_text;
-use super::simulated::{Replayed, print_replay};
+use super::simulated::{Replayed, print_replay, run_seeds};
 use crate::explore::Options;
 use crate::release::explore::Orders;
 use crate::release::scripts::{Program, Size, homes, setup};
 use crate::release::{Fault, Setup, swarm};
 use crate::simulate::Seed;
 use clap::{Args, ValueEnum, value_parser};
-use std::io::IsTerminal;
+use std::ops::Range;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Manager};
-use trellis_output::lines::say;
 
 /// The options of `explore` for protocols with release consistency.
 #[derive(Args, Debug)]
@@ -94,37 +92,11 @@ pub(super) fn explore(chosen: &Release, shared: &Shared, options: Options, json:
 }
 
 /// Runs random clusters; returns whether all passed.
-pub(super) fn run_swarm(protocol: Protocol, first: u64, seeds: u64, json: bool) -> bool {
-    let watched = std::io::stderr().is_terminal();
-    let (mut steps, mut operations, mut runs) = (0, 0, 0);
-    let mut complaints = Vec::new();
-    for number in first..first + seeds {
+pub(super) fn run_swarm(protocol: Protocol, seeds: Range<u64>, json: bool) -> bool {
+    run_seeds(&protocol.to_string(), seeds, ["operations", "steps"], json, |number| {
         let outcome = swarm::run(protocol, number, Fault::None, false);
-        runs += 1;
-        steps += outcome.steps;
-        operations += outcome.operations;
-        complaints.extend(outcome.complaint());
-        if watched && runs % 64 == 0 {
-            progress!("\r\x1b[K{protocol}: {runs} runs, {} failures ", complaints.len());
-        }
-        if complaints.len() == crate::simulate::FAILURES_MAX {
-            break;
-        }
-    }
-    if watched {
-        progress!("\r\x1b[K");
-    }
-    if json {
-        let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();
-        let (name, complaints) = (json_text(&protocol.to_string()), complaints.join(", "));
-        say!(
-            "{{\"protocol\": {name}, \"runs\": {runs}, \"failures\": [{complaints}], \"steps\": {steps}, \"operations\": {operations}}}"
-        );
-    } else {
-        say!("{protocol}: {runs} runs, {} failures, {operations} operations, {steps} steps", complaints.len());
-        complaints.iter().for_each(|complaint| say!("  {complaint}"));
-    }
-    complaints.is_empty()
+        (outcome.complaint(), [outcome.operations, outcome.steps])
+    })
 }
 
 /// Prints the last lines of the run of a seed, if its protocol has release consistency.

@@ -5,9 +5,10 @@
 
 use super::explore::protocols;
 use super::{json_text, lease, release};
-use crate::simulate::{Seed, Swarm as Sum, replay, swarm};
+use crate::simulate::{FAILURES_MAX, Seed, Swarm as Sum, replay, swarm};
 use clap::{Args, value_parser};
 use std::io::IsTerminal;
+use std::ops::Range;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_output::lines::say;
 
@@ -34,13 +35,14 @@ pub(super) struct Replay {
 }
 
 pub(super) fn run_swarm(chosen: &Swarm, json: bool) -> Result<bool, String> {
+    let seeds = chosen.first..chosen.first + chosen.seeds;
     if chosen.protocol == lease::LEASE {
-        return Ok(lease::run_swarm(chosen.first, chosen.seeds, json));
+        return Ok(lease::run_swarm(seeds, json));
     }
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
         if protocol.is_release_consistent() {
-            passed &= release::run_swarm(protocol, chosen.first, chosen.seeds, json);
+            passed &= release::run_swarm(protocol, seeds.clone(), json);
             continue;
         }
         let watched = std::io::stderr().is_terminal();
@@ -84,6 +86,46 @@ fn print_swarm(protocol: Protocol, sum: &Sum, json: bool) {
         );
         complaints.iter().for_each(|complaint| say!("  {complaint}"));
     }
+}
+
+/// Runs the clusters of these seeds, until too many have failed, and prints what came of them; returns whether all passed.
+/// `run` returns the complaint about a seed, if there is one, and what is counted of it.
+pub(super) fn run_seeds<const N: usize>(
+    name: &str,
+    seeds: Range<u64>,
+    counted: [&str; N],
+    json: bool,
+    mut run: impl FnMut(u64) -> (Option<String>, [u64; N]),
+) -> bool {
+    let watched = std::io::stderr().is_terminal();
+    let (mut runs, mut sums, mut complaints) = (0, [0; N], Vec::new());
+    for number in seeds {
+        let (complaint, counts) = run(number);
+        runs += 1;
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        complaints.extend(complaint);
+        if watched && runs % 64 == 0 {
+            progress!("\r\x1b[K{name}: {runs} runs, {} failures ", complaints.len());
+        }
+        if complaints.len() == FAILURES_MAX {
+            break;
+        }
+    }
+    if watched {
+        progress!("\r\x1b[K");
+    }
+    let sums = counted.into_iter().zip(sums);
+    if json {
+        let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();
+        let sums: String = sums.map(|(what, sum)| format!(", \"{what}\": {sum}")).collect();
+        let (name, failures) = (json_text(name), complaints.join(", "));
+        say!("{{\"protocol\": {name}, \"runs\": {runs}, \"failures\": [{failures}]{sums}}}");
+    } else {
+        let sums: String = sums.map(|(what, sum)| format!(", {sum} {what}")).collect();
+        say!("{name}: {runs} runs, {} failures{sums}", complaints.len());
+        complaints.iter().for_each(|complaint| say!("  {complaint}"));
+    }
+    complaints.is_empty()
 }
 
 pub(super) fn run_replay(chosen: &Replay, json: bool) -> Result<bool, String> {

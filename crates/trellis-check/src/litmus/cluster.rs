@@ -7,7 +7,7 @@
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
 use crate::model::{self, First, Memory, Stepping};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_cluster_protocol::node::{Order, Resumes, Shard};
+use trellis_cluster_protocol::node::{Order, Shard};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// The maximum number of nodes of a simulated cluster.
@@ -219,11 +219,9 @@ impl<N: Coherence + Clone> Cluster<N> {
             self.asked_for[usize::from(node)] |= Set::from(looks_itself) << page;
             return;
         }
-        let now = self.now;
-        let resumes = self.nodes[usize::from(node)].timers.looks(PageIndex(page.into()), || now);
-        if let Some(Resumes::Now(input)) = resumes {
-            self.take(node, input);
-        }
+        let done = self.looks(node.into(), PageIndex(page.into()));
+        self.note(done);
+        self.look_at_timers(node);
     }
 
     /// Reports a fault to the protocol; the thread waits.

@@ -16,6 +16,7 @@ pub mod program;
 pub mod real;
 pub mod released;
 mod run;
+pub(crate) mod series;
 pub mod simulate;
 
 use oracle::Allowed;

@@ -7,7 +7,7 @@
 use super::Kind;
 use super::cluster::{Activity, Cluster, NEW, NODES_MAX, PAGES_MAX, Thread, members};
 use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program};
-use super::simulate::{Run, Series};
+use super::series::{Ended, Run, Runner, Series};
 use crate::intern::guarded;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol};
@@ -71,6 +71,29 @@ const RANDOM: u32 = 1 << 31;
 /// The slot of an outcome that no program uses: the value that the extra thread loaded.
 const ERRAND: usize = OBSERVED_MAX;
 
+impl<N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Runner for Simulator<'_, N, F> {
+    fn run(&mut self, run: &Run) -> Result<Outcome, Ended> {
+        // A failed assertion of the protocol is a failure too.
+        let end = guarded(|| self.run_unguarded(run)).unwrap_or_else(|what| Err((Kind::Broken, what)));
+        // After an error, the same cluster would only repeat it.
+        self.is_sound = end.is_ok();
+        end
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn keep_story(&mut self) {
+        self.cluster.trace = Some(Vec::new());
+    }
+
+    fn take_story(&mut self, run: &Run) -> (String, Vec<String>) {
+        let protocol = self.series.protocol(run);
+        (format!("protocol {protocol}"), self.cluster.trace.take().unwrap_or_default())
+    }
+}
+
 impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
     pub(super) fn new(series: &'a Series<'a>, start: F) -> Simulator<'a, N, F> {
         Simulator {
@@ -95,16 +118,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         }
     }
 
-    /// One run; a failed assertion of the protocol is a failure too.
-    pub(super) fn guarded_run(&mut self, run: &Run) -> Result<Outcome, (Kind, String)> {
-        let end = guarded(|| self.run(run)).unwrap_or_else(|what| Err((Kind::Broken, what)));
-        // After an error, the same cluster would only repeat it.
-        self.is_sound = end.is_ok();
-        end
-    }
-
     /// One run, from the state that the previous run left to its outcome.
-    fn run(&mut self, run: &Run) -> Result<Outcome, (Kind, String)> {
+    fn run_unguarded(&mut self, run: &Run) -> Result<Outcome, Ended> {
         let series = self.series;
         let prepared = &series.programs[run.program];
         let program = &prepared.program;
@@ -208,7 +223,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
                 marks: false,
             };
             let start = |me| {
-                let protocol = (self.start)(self.series.protocols[protocol], geometry(me));
+                let protocol = (self.start)(self.series.options.protocols[protocol], geometry(me));
                 Shard::new(protocol, geometry(me), NodeId(0))
             };
             self.fresh[index] = Some((0..nodes).map(start).collect());
@@ -217,7 +232,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     /// Random loads, and stores of the initial values, by random nodes, through the protocol.
-    fn spread_copies(&mut self, program: &Program, is_fresh: bool) -> Result<(), (Kind, String)> {
+    fn spread_copies(&mut self, program: &Program, is_fresh: bool) -> Result<(), Ended> {
         let (nodes, locations) = (self.cluster.nodes.len() as u64, program.locations.len() as u64);
         for (location, &initial) in program.initial.iter().enumerate() {
             if is_fresh && initial != 0 {
@@ -248,7 +263,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     /// Executes events until every thread is done.
-    fn go_on(&mut self) -> Result<(), (Kind, String)> {
+    fn go_on(&mut self) -> Result<(), Ended> {
         while self.cluster.unfinished != 0 {
             if let Some(what) = self.cluster.problem.take() {
                 return Err((Kind::Broken, what));

@@ -1,11 +1,10 @@
-//! A cluster whose every step a test chooses: scripts, random programs, programs with a clock.
+//! A cluster whose every step a test chooses: scripts and random programs.
 //!
 //! Promises: what a step does is logged, effects in their order. A breach of the contract is a panic that says what
-//! broke. A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended by itself. It
+//! broke, unless the cluster is unchecked. A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended by itself. It
 //! must never let a thread retry that was not woken, or let an alarm expire that was not set.
 
 use super::{Cluster, First, Memory, Stepping};
-use std::collections::BTreeMap;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::{Order, Shard};
@@ -66,14 +65,12 @@ pub type Alarm = (u16, u32, Purpose);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Driven {
+pub struct Driven<N = Running> {
     /// By node, its shards.
-    nodes: Vec<Vec<Shard<Running>>>,
+    nodes: Vec<Vec<Shard<N>>>,
     memory: Memory<First, u64>,
     values: u64,
     last_call: u32,
-    /// How often a node received a page, or the right to store to it.
-    grants: BTreeMap<(u32, u16), u64>,
     /// The messages under way, the oldest first.
     pub under_way: Vec<Envelope>,
     /// By node, the threads that wait.
@@ -89,17 +86,23 @@ pub struct Driven {
 impl Driven {
     /// A cluster at its start.
     pub fn new(protocol: Protocol, home: Home, nodes: u16, pages: u32, shards: u32) -> Driven {
+        Driven::of(home, nodes, pages, shards, |geometry| protocol.start(geometry))
+    }
+}
+
+impl<N: Coherence> Driven<N> {
+    /// The same, with `start` in place of a real protocol.
+    pub fn of(home: Home, nodes: u16, pages: u32, shards: u32, start: impl Fn(Geometry) -> N) -> Driven<N> {
         let start = |me, shard| {
             let me = NodeId(me);
             let geometry = Geometry { me, nodes, founders: nodes, pages, shard, shards, home, marks: false };
-            Shard::new(protocol.start(geometry), geometry, NodeId(0))
+            Shard::new(start(geometry), geometry, NodeId(0))
         };
         Driven {
             nodes: (0..nodes).map(|me| (0..shards).map(|shard| start(me, shard)).collect()).collect(),
             memory: Memory::new(First(pages), usize::from(nodes), 0),
             values: 0,
             last_call: 0,
-            grants: BTreeMap::new(),
             under_way: Vec::new(),
             waiting: vec![Vec::new(); usize::from(nodes)],
             calls: Vec::new(),
@@ -108,20 +111,43 @@ impl Driven {
         }
     }
 
+    /// Breaches of the contract are passed over. A copy without bytes has this value.
+    pub fn unchecked(mut self, absent: u64) -> Driven<N> {
+        self.memory = Memory::new(self.memory.layout(), self.nodes.len(), absent).unchecked();
+        self
+    }
+
     /// Attempts an access. A store writes a value that was never stored before.
     pub fn access(&mut self, node: u16, page: u32, write: bool) -> Outcome {
-        let (needed, page) = (if write { Access::Write } else { Access::Read }, PageIndex(page));
-        if self.memory.view(node, page) < needed {
-            return Outcome::Faulted;
+        let next = self.values + u64::from(write);
+        match if write { self.exchange(node, page, next) } else { self.load(node, page) } {
+            None => Outcome::Faulted,
+            Some(value) if !write => Outcome::Loaded(value),
+            Some(_) => {
+                self.values = next;
+                Outcome::Stored(next)
+            }
         }
-        if !write {
+    }
+
+    /// Loads a value; `None` if the view does not allow it.
+    pub fn load(&mut self, node: u16, page: u32) -> Option<u64> {
+        let page = PageIndex(page);
+        let may_load = self.memory.view(node, page) >= Access::Read;
+        may_load.then(|| {
             must(self.memory.load(node, page));
-            return Outcome::Loaded(*self.memory.bytes(node, page));
-        }
-        must(self.memory.store(node, page));
-        self.values += 1;
-        *self.memory.bytes_mut(node, page) = self.values;
-        Outcome::Stored(self.values)
+            *self.memory.bytes(node, page)
+        })
+    }
+
+    /// Stores a value, and returns the one before; `None` if the view does not allow it.
+    pub fn exchange(&mut self, node: u16, page: u32, value: u64) -> Option<u64> {
+        let page = PageIndex(page);
+        let may_store = self.memory.view(node, page) == Access::Write;
+        may_store.then(|| {
+            must(self.memory.store(node, page));
+            std::mem::replace(self.memory.bytes_mut(node, page), value)
+        })
     }
 
     /// A thread's access faulted: the thread waits from now on.
@@ -213,7 +239,8 @@ impl Driven {
     /// The message at `index` arrives.
     pub fn deliver(&mut self, index: usize) {
         let Envelope { from, to, message } = self.under_way.remove(index);
-        must(self.hand_over(from.0, to.0, message));
+        let done = self.hand_over(from.0, to.0, message);
+        self.heed(done);
     }
 
     /// The access that the view of a node allows.
@@ -232,14 +259,15 @@ impl Driven {
         self.nodes[usize::from(node)][self.shard_of(PageIndex(page))].protocol.is_pending(PageIndex(page))
     }
 
-    /// How often nodes other than `node` received `page`.
-    pub fn grants_to_others(&self, node: u16, page: u32) -> u64 {
-        let of_page = self.grants.range((page, 0)..=(page, u16::MAX));
-        of_page.filter(|((_, to), _)| *to != node).map(|(_, count)| count).sum()
+    fn take(&mut self, node: u16, page: u32, input: Input) {
+        let done = self.step(node, PageIndex(page), input);
+        self.heed(done);
     }
 
-    fn take(&mut self, node: u16, page: u32, input: Input) {
-        must(self.step(node, PageIndex(page), input));
+    fn heed(&self, done: Result<(), String>) {
+        if self.memory.is_checked() {
+            must(done);
+        }
     }
 
     fn pending<T: Ord>(&self, which: impl Fn(u16, Input, Nanoseconds) -> Option<T>) -> Vec<T> {
@@ -256,7 +284,7 @@ impl Driven {
     }
 }
 
-impl Cluster for Driven {
+impl<N: Coherence> Cluster for Driven<N> {
     type Layout = First;
     type Bytes = u64;
 
@@ -279,6 +307,11 @@ impl Cluster for Driven {
         Ok(())
     }
 
+    fn violation(&mut self, node: u16, from: NodeId, what: &str) -> Result<(), String> {
+        let is_checked = self.memory.is_checked();
+        (!is_checked).then_some(()).ok_or_else(|| format!("node {node} reports of {from}: {what}"))
+    }
+
     /// No other call has one of the pages.
     fn has_locked(&mut self, node: u16, pages: PageRange, call: u32) -> Result<(), String> {
         if let Some(other) = self.calls.iter().find(|other| other.has_all && other.range.overlaps(pages)) {
@@ -297,17 +330,12 @@ impl Cluster for Driven {
             None => Ok(()),
         }
     }
-
-    fn opened(&mut self, node: u16, pages: PageRange, _access: Access) -> Result<(), String> {
-        pages.pages().for_each(|page| *self.grants.entry((page.0, node)).or_default() += 1);
-        Ok(())
-    }
 }
 
-impl Stepping for Driven {
-    type Node = Running;
+impl<N: Coherence> Stepping for Driven<N> {
+    type Node = N;
 
-    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Running> {
+    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<N> {
         let shard = self.shard_of(page);
         &mut self.nodes[usize::from(node)][shard]
     }

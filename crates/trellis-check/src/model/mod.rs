@@ -15,6 +15,7 @@
 //! sequentially consistent pages are taken from the supplier when their message arrives, which the contract allows. It
 //! must never choose what happens next, decide what a node decides, or look into a protocol.
 
+pub(crate) mod datagrams;
 mod driven;
 mod memory;
 pub mod twinned;
@@ -25,6 +26,7 @@ pub(crate) use memory::{ABSENT, First, Layout, Memory};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::node::{self, Carrier, Order, Parts, Shard};
+use trellis_cluster_protocol::sync::Waiter;
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
 
@@ -44,6 +46,9 @@ pub(crate) trait Cluster {
     /// The threads of `node` that wait for one of these pages look again.
     fn look_again(&mut self, node: u16, pages: PageRange) -> Result<(), String>;
 
+    /// This thread of `node` looks again when something about `page` has changed. Most look by themselves.
+    fn waits(&mut self, _node: u16, _page: PageIndex, _waiter: Waiter) {}
+
     /// The timers of `node` have something for `due`.
     fn has_timer(&mut self, _node: u16, _due: Nanoseconds) {}
 
@@ -58,6 +63,11 @@ pub(crate) trait Cluster {
     /// `node` has these pages from now on, for loads or for stores.
     fn opened(&mut self, _node: u16, _pages: PageRange, _access: Access) -> Result<(), String> {
         Ok(())
+    }
+
+    /// `node` reports that no correct peer would do what `from` did.
+    fn violation(&mut self, node: u16, from: NodeId, what: &str) -> Result<(), String> {
+        Err(format!("node {node} reports of {from}: {what}"))
     }
 
     /// Carries out an order of the shard of `node`.
@@ -112,7 +122,7 @@ pub(crate) trait Cluster {
             }
             Effect::Wake(range) => self.look_again(node, range),
             Effect::Chose { .. } => Ok(()),
-            Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
+            Effect::Violation { from, what } => self.violation(node, from, what),
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }
             | Effect::Apply { .. }
@@ -150,9 +160,20 @@ pub(crate) trait Stepping: Cluster + Sized {
     /// An effect is about to be carried out.
     fn note_effect(&mut self, _node: u16, _effect: Effect) {}
 
+    /// A node that takes a step.
+    fn at(&mut self, node: u16) -> At<'_, Self> {
+        At { cluster: self, node, page: PageIndex(0) }
+    }
+
     /// The shard of `page` takes one fact.
     fn step(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
-        node::step(&mut Held { cluster: self, node, page }, input, ()).map(drop)
+        node::take(&mut At { cluster: self, node, page }, input)
+    }
+
+    /// A thread of `node` that was woken for `page` after a fault is about to retry.
+    fn looks(&mut self, node: u16, page: PageIndex) -> Result<(), String> {
+        let now = self.now();
+        node::looks(&mut At { cluster: self, node, page }, page, || now)
     }
 
     /// A message arrives: first its bytes, then the message itself.
@@ -164,15 +185,17 @@ pub(crate) trait Stepping: Cluster + Sized {
     }
 }
 
-/// A node of a cluster.
+/// A node of a cluster, and one of its shards.
 pub(crate) struct At<'a, C> {
     pub(crate) cluster: &'a mut C,
     pub(crate) node: u16,
+    /// A page of the shard.
+    page: PageIndex,
 }
 
 impl<C: Stepping> Parts for At<'_, C> {
     type Held<'a>
-        = Held<'a, C>
+        = At<'a, C>
     where
         Self: 'a;
     type Breach = String;
@@ -181,20 +204,12 @@ impl<C: Stepping> Parts for At<'_, C> {
         self.cluster.shards()
     }
 
-    fn hold(&mut self, shard: u32) -> Held<'_, C> {
-        Held { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
+    fn hold(&mut self, shard: u32) -> At<'_, C> {
+        At { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
     }
 }
 
-/// A shard of a node.
-pub(crate) struct Held<'a, C> {
-    cluster: &'a mut C,
-    node: u16,
-    /// A page of the shard.
-    page: PageIndex,
-}
-
-impl<C: Stepping> Carrier for Held<'_, C> {
+impl<C: Stepping> Carrier for At<'_, C> {
     type Protocol = C::Node;
     type Attached = ();
     type Breach = String;
@@ -220,6 +235,10 @@ impl<C: Stepping> Carrier for Held<'_, C> {
 
     fn send_diffs(&mut self, message: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), String> {
         Err(format!("node {} sends what belongs to release consistency: {message}", self.node))
+    }
+
+    fn wait_for(&mut self, page: PageIndex, waiter: Waiter) {
+        self.cluster.waits(self.node, page, waiter);
     }
 
     /// The views must be what the protocol takes them for.

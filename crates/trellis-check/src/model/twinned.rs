@@ -99,6 +99,34 @@ impl Twinned {
 /// The message that came, and its content.
 pub type Came<'a> = Option<(Message, &'a Body)>;
 
+/// What every carrier of a [`Releasing`] node does alike: its clock stands still, and it obeys. The lifetime is that of what
+/// comes with messages.
+#[macro_export]
+macro_rules! obeys {
+    ($came:lifetime) => {
+        type Attached = $crate::model::twinned::Came<$came>;
+        type Breach = String;
+
+        fn order(&mut self, effect: Effect) -> Order {
+            self.shard().order(effect, || 0, 0)
+        }
+
+        fn carry_out(&mut self, order: Order, came: Self::Attached) -> Result<(), String> {
+            self.obey(order, came)
+        }
+
+        fn send_diffs(
+            &mut self,
+            message: Message,
+            to: impl Iterator<Item = NodeId>,
+            came: Self::Attached,
+        ) -> Result<(), String> {
+            self.send_all(message, to, came);
+            Ok(())
+        }
+    };
+}
+
 /// A node with release consistency: what a scheduler adds to its pages.
 pub trait Releasing {
     /// Its number.

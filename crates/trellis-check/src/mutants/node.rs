@@ -68,10 +68,13 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         NodeFault::None
         | NodeFault::KeepsPieces
         | NodeFault::StaysInQueue
+        | NodeFault::LocksPart
+        | NodeFault::UnlocksPart
         | NodeFault::WaitsForItself
         | NodeFault::AnyOrder
         | NodeFault::KeepsTokens
         | NodeFault::LeavesOutOfTurn
+        | NodeFault::TakesEarly
         | NodeFault::ForgetsComers
         | NodeFault::AsksForFrozen
         | NodeFault::LocksFrozen

@@ -251,6 +251,8 @@ pub const TABLE: &[Row] = &[
     node(Lock, "timeless-locks", "the time of a lock that ends by itself does not begin", NodeFault::TimelessLocks),
     node(Lock, "keeps-pieces", "a call that gives up a range keeps the pieces that it had", NodeFault::KeepsPieces),
     node(Lock, "stays-in-queue", "a call that gives up a range still waits for it", NodeFault::StaysInQueue),
+    node(Lock, "locks-part", "a call is over when it has the pages of the first shard", NodeFault::LocksPart),
+    node(Lock, "unlocks-part", "of a range that is given back, only the last piece is", NodeFault::UnlocksPart),
     node(Lock, "waits-for-itself", "a thread may lock pages that it holds", NodeFault::WaitsForItself),
     node(Lock, "any-order", "some nodes lock the upper pages of a range first", NodeFault::AnyOrder),
     // A node that leaves while the others go on.
@@ -355,6 +357,7 @@ pub const TABLE: &[Row] = &[
         "a call that is given up forgets the spans that were to go back",
         HeapFault::SurplusForgotten,
     ),
+    node(Copies, "takes-early", "the coordinator does not wait for pages of a leaving node", NodeFault::TakesEarly),
     node(Any, "forgets-comers", "a node that has come counts as departed", NodeFault::ForgetsComers),
     node(Any, "asks-for-frozen", "pages are requested while their protocol is changed", NodeFault::AsksForFrozen),
     node(Lock, "locks-frozen", "pages are locked while their protocol is changed", NodeFault::LocksFrozen),

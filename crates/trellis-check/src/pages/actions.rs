@@ -9,7 +9,7 @@ use super::facts::{Fact, STAY};
 use super::{Envelope, Locks, Node, Pages, Requests};
 use crate::model::Layout;
 use trellis_cluster_protocol::coherence::{Input, Purpose};
-use trellis_cluster_protocol::node::{RangeLockCall, gathering};
+use trellis_cluster_protocol::node::gathering;
 use trellis_cluster_protocol::{Access, PageRange};
 
 /// A possible action.
@@ -362,13 +362,13 @@ impl<N: Node> Pages<N> {
     }
 
     fn lock(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
-        let fact = self.calls(cluster.threads[node][thread].operation, thread);
+        let fact = self.locking(cluster.threads[node][thread].operation, thread);
         cluster.threads[node][thread].activity = Activity::Locking;
         self.happen(cluster, node, fact)
     }
 
     fn unlock(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
-        let fact = gives_back(cluster.threads[node][thread], thread);
+        let fact = self.unlocking(cluster.threads[node][thread], thread);
         cluster.threads[node][thread].retire();
         self.happen(cluster, node, fact)
     }
@@ -439,7 +439,9 @@ impl<N: Node> Pages<N> {
                 let Envelope { from, to, message } = *self.envelopes.value(number);
                 Some((usize::from(to.0), Fact::Input(Input::Message { from, message })))
             }
-            Action::Begin { node, thread, operation } if operation.lock => Some((node, self.calls(operation, thread))),
+            Action::Begin { node, thread, operation } if operation.lock => {
+                Some((node, self.locking(operation, thread)))
+            }
             Action::Begin { node, operation, .. } => fault(node, operation),
             Action::Look { node, thread } => {
                 let operation = cluster.threads[node][thread].operation;
@@ -450,7 +452,7 @@ impl<N: Node> Pages<N> {
                 Some((node, Fact::Input(self.fault(cluster.threads[node][thread].operation))))
             }
             Action::Change { node, thread } | Action::Abandon { node, thread } => {
-                Some((node, gives_back(cluster.threads[node][thread], thread)))
+                Some((node, self.unlocking(cluster.threads[node][thread], thread)))
             }
             Action::Due { node, due } => Some((node, Fact::Due(due))),
             Action::Prefetch { node, wanted, write, announced } => {
@@ -469,10 +471,14 @@ impl<N: Node> Pages<N> {
         Input::Fault { page, write: operation.asks_write, wanted: self.wanted(operation.page, operation.wide) }
     }
 
-    fn calls(&self, operation: Operation, thread: usize) -> Fact {
+    fn locking(&self, operation: Operation, thread: usize) -> Fact {
         let stay = (self.instance.locks == Locks::Timed).then_some(STAY);
-        let range = self.locks(operation);
-        Fact::Calls(RangeLockCall { range, number: thread as u32, thread: thread as u64, stay })
+        Fact::Locks { range: self.locks(operation), thread: thread as u32, stay }
+    }
+
+    fn unlocking(&self, thread: Thread, number: usize) -> Fact {
+        let is_over = thread.activity == Activity::Expired;
+        Fact::Unlocks { range: self.locks(thread.operation), thread: number as u32, is_over }
     }
 
     fn gathered(&self, page: usize) -> Input {
@@ -489,8 +495,4 @@ impl<N: Node> Pages<N> {
         let run = self.instance.runs().find(|run| wide && run.contains(page));
         run.unwrap_or(PageRange::one(page))
     }
-}
-
-fn gives_back(thread: Thread, number: usize) -> Fact {
-    Fact::GivesBack { call: number as u32, is_over: thread.activity == Activity::Expired }
 }

@@ -4,20 +4,20 @@
 //! the same moment, and whatever is pending may go off at any later one. The only later moment is that at which the
 //! time of a lock is over. It must never carry anything out.
 
-use super::{Node, Pages};
+use super::{COORDINATOR, Node, Pages};
 use crate::intern::guarded;
 use crate::simulate::NodeFault;
 use std::convert::Infallible;
 use trellis_cluster_protocol::coherence::{Effect, Input, Message};
-use trellis_cluster_protocol::node::{self, Carrier, Order, RangeLockCall, Resumes, Shard};
-use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex};
+use trellis_cluster_protocol::node::{self, Carrier, LockStep, LockedRange, Order, Parts, Shard};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange, membership};
 
 /// The moment of every step.
 const NOW: Nanoseconds = 0;
 /// The duration of a lock that ends by itself, and the moment at which one that was given at [`NOW`] is over.
 pub(super) const STAY: Nanoseconds = 1_000_000;
-/// How long a page is held at most.
-const HOLD_MAX: Nanoseconds = 0;
+/// How long a page is held at most: until some later moment.
+const HOLD_MAX: Nanoseconds = 1;
 
 /// Something that happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,11 +32,12 @@ pub(super) enum Fact {
     RanOn(PageIndex),
     /// What is pending goes off.
     Due(Input),
-    /// A thread locks pages.
-    Calls(RangeLockCall),
-    /// A thread gives back what the call with this number gave it, or gives up waiting.
-    GivesBack {
-        call: u32,
+    /// This thread locks pages.
+    Locks { range: PageRange, thread: u32, stay: Option<Nanoseconds> },
+    /// This thread gives back what it locked, or gives up waiting.
+    Unlocks {
+        range: PageRange,
+        thread: u32,
         /// The time of the call is over.
         is_over: bool,
     },
@@ -69,78 +70,56 @@ impl<N: Node> Pages<N> {
         fact: Fact,
         tell: &mut dyn FnMut(Effect, Order),
     ) -> Result<(), String> {
-        let resumes = |resumes| match resumes {
-            Some(Resumes::Now(input)) => Some(input),
-            // What is held goes off at any time.
-            Some(Resumes::At(_)) | None => None,
-        };
-        let input = match fact {
-            Fact::Input(input) => Some(input),
+        let mut taken = self.taken(shard, tell);
+        let Ok(()) = match fact {
+            Fact::Input(input) => node::take(&mut taken, input),
             Fact::Woken(page) if self.instance.silent => {
-                shard.timers.hold(page, NOW, self.fault.held_at_most(HOLD_MAX));
-                None
+                taken.shard.timers.hold(page, NOW, self.fault.held_at_most(HOLD_MAX));
+                Ok(())
             }
             Fact::Woken(page) => {
-                shard.timers.wake(page);
-                None
+                taken.shard.timers.wake(page);
+                Ok(())
             }
-            Fact::Looked(page) => resumes(shard.timers.looks(page, || NOW)),
-            Fact::RanOn(page) => resumes(shard.timers.runs_on(page, || NOW)),
-            Fact::Due(input) => self.fault.take(shard, input).then_some(input),
-            Fact::Calls(call) => {
-                let refused = |held| format!("{me} refuses to lock {}, because a thread holds {held}", call.range);
-                Some(shard.locks.call(call, NOW).map_err(refused)?)
+            Fact::Looked(page) => node::looks(&mut taken, page, || NOW),
+            Fact::RanOn(page) => node::runs_on(&mut taken, page, || NOW),
+            Fact::Due(input) if self.fault.take(taken.shard, input) => node::take(&mut taken, input),
+            Fact::Due(_) => Ok(()),
+            Fact::Locks { range, thread, stay } => {
+                let mut locked = LockedRange::new(range.first().0..range.end(), thread.into(), stay);
+                let Ok(step) = locked.go_on(&mut taken, NOW, thread, thread);
+                if step != LockStep::Piece(range) {
+                    return Err(format!("{me} does not lock {range} for thread {thread}: {step:?}"));
+                }
+                Ok(())
             }
-            Fact::GivesBack { call, is_over } => {
-                let given_back = shard.locks.give_back(call, if is_over { STAY } else { NOW });
-                if given_back.was_over != is_over {
+            Fact::Unlocks { range, thread, is_over } => {
+                let mut locked = LockedRange::new(range.end()..range.end(), thread.into(), None);
+                locked.pieces.push((range, thread));
+                let Ok(was_over) = locked.give_back(&mut taken, if is_over { STAY } else { NOW });
+                if was_over != is_over {
                     let word = if is_over { "not over" } else { "over" };
-                    return Err(format!("{me} tells call {call} that its time is {word}"));
+                    return Err(format!("{me} tells thread {thread} that its time is {word}"));
                 }
-                given_back.input
+                Ok(())
             }
-            Fact::Departs(node) => {
-                shard.departures.depart(node);
-                None
-            }
-            Fact::AnswersDeferred => {
-                shard.departures.take_deferred().into_iter().for_each(|input| self.step_shard(shard, input, tell));
-                None
-            }
-            Fact::LetsGo => {
-                while let Some(input) = shard.timers.pop_held() {
-                    self.step_shard(shard, input, tell);
-                }
-                None
-            }
+            Fact::Departs(node) => node::members_changed(&mut taken, membership::Effect::Departs(node), COORDINATOR),
+            Fact::AnswersDeferred => node::answer_deferred(&mut taken),
+            Fact::LetsGo => node::answer_held(&mut taken, NOW).map(drop),
             Fact::Changes => {
-                self.change_protocol(shard, tell);
-                None
+                let protocol = self.instance.change.expect("an instance with a change");
+                self.instance.runs().try_for_each(|run| node::change_run(&mut taken, run, protocol))
             }
         };
-        input.into_iter().for_each(|input| self.step_shard(shard, input, tell));
         Ok(())
     }
 
-    /// The shard takes one input.
-    fn step_shard(&self, shard: &mut Shard<N>, input: Input, tell: &mut dyn FnMut(Effect, Order)) {
-        let mut taken = Taken { shard, fault: self.fault, last: None, tell };
-        let Ok(_) = node::step(&mut taken, input, ());
-    }
-
-    /// All threads have met, and nothing is under way.
-    fn change_protocol(&self, shard: &mut Shard<N>, tell: &mut dyn FnMut(Effect, Order)) {
-        let protocol = self.instance.change.expect("an instance with a change");
-        for range in self.instance.runs() {
-            for input in shard.let_go(range) {
-                self.step_shard(shard, input, tell);
-            }
-            shard.change(range, protocol).expect("two protocols are not too many");
-        }
+    fn taken<'a>(&self, shard: &'a mut Shard<N>, tell: &'a mut dyn FnMut(Effect, Order)) -> Taken<'a, N> {
+        Taken { shard, fault: self.fault, last: None, tell }
     }
 }
 
-/// A shard whose orders are told, and carried out later.
+/// A shard, the only one of its node, whose orders are told, and carried out later.
 struct Taken<'a, N> {
     shard: &'a mut Shard<N>,
     fault: NodeFault,
@@ -168,11 +147,28 @@ impl<N: Node> Carrier for Taken<'_, N> {
     }
 
     fn carry_out(&mut self, order: Order, (): ()) -> Result<(), Infallible> {
-        (self.tell)(self.last.expect("an order follows from an effect"), order);
+        // A page that stays for threads is remembered by the shard.
+        self.last.take().into_iter().for_each(|effect| (self.tell)(effect, order));
         Ok(())
     }
 
     fn send_diffs(&mut self, message: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), Infallible> {
         unreachable!("under sequential consistency no node sends {message}")
+    }
+}
+
+impl<N: Node> Parts for Taken<'_, N> {
+    type Held<'a>
+        = Taken<'a, N>
+    where
+        Self: 'a;
+    type Breach = Infallible;
+
+    fn shards(&self) -> u32 {
+        1
+    }
+
+    fn hold(&mut self, _shard: u32) -> Taken<'_, N> {
+        Taken { shard: self.shard, fault: self.fault, last: None, tell: self.tell }
     }
 }

@@ -9,7 +9,7 @@ use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 /// The neighbouring pages for which a request asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Requests {
     /// The page alone.
     Narrow,
@@ -20,7 +20,7 @@ pub enum Requests {
 }
 
 /// How threads use locks of pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Locks {
     /// No locks.
     None,
@@ -28,7 +28,7 @@ pub enum Locks {
     Kept,
     /// The same, with locks that end by themselves after some time.
     Timed,
-    /// Like [`Locks::Kept`], but a thread may stop waiting for its lock.
+    /// Threads do the same, and may stop waiting for their locks.
     GivenUp,
 }
 

@@ -5,7 +5,7 @@
 
 use super::node::{Doing, Node};
 use super::{Fault, Setup, faults};
-use crate::model::twinned::{Body, Came, Releasing, Twinned, Value};
+use crate::model::twinned::{Body, Releasing, Twinned, Value};
 use std::ops::{DerefMut, Range};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
@@ -163,8 +163,7 @@ pub(super) struct Acting<'a> {
 
 impl<'a> Carrier for Acting<'a> {
     type Protocol = Running;
-    type Attached = Came<'a>;
-    type Breach = String;
+    crate::obeys!('a);
 
     fn shard(&mut self) -> &mut Shard<Running> {
         &mut self.node.pages[self.shard as usize]
@@ -179,19 +178,6 @@ impl<'a> Carrier for Acting<'a> {
         effects.extend(taken_anyway);
         out.tell(|| format!("n{} {}", node.me, text(&input)));
         effects.iter().for_each(|effect| out.tell(|| format!("    {}", text(effect))));
-    }
-
-    fn order(&mut self, effect: Effect) -> Order {
-        self.shard().order(effect, || 0, 0)
-    }
-
-    fn carry_out(&mut self, order: Order, came: Came<'a>) -> Result<(), String> {
-        self.obey(order, came)
-    }
-
-    fn send_diffs(&mut self, message: Message, to: impl Iterator<Item = NodeId>, came: Came<'a>) -> Result<(), String> {
-        self.send_all(message, to, came);
-        Ok(())
     }
 
     fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), String> {

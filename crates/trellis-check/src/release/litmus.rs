@@ -1,47 +1,27 @@
 //! Litmus tests on simulated clusters with release consistency, in one thread, millions of times.
 //!
-//! A seed determines a test, a protocol, the placement of threads and words, homes, how stores are noticed, and a
-//! schedule. It stands for [`BLOCK`] runs on one cluster: each begins with the copies, twins, notices and messages
-//! under way that the previous run left. A run writes the initial values at one node, lets nodes load copies after a
-//! barrier, runs the threads, and after a last barrier lets one node read every word. A word contains the number of
-//! its run: a value of an earlier run counts as never written.
+//! A seed also determines homes, and how stores are noticed. A run writes the initial values at one node, lets nodes load
+//! copies after a barrier, runs the threads, and after a last barrier lets one node read every word. The next run of a
+//! block begins with the copies, twins, notices and messages under way. A word contains the number of its run: a value of
+//! an earlier run counts as never written.
 //!
-//! Promises: a run depends only on its seed, its number in the block, its test and its protocol. It must never count a
-//! run that did not end as completed.
+//! Promises: those of [`crate::litmus::series`].
 
 use super::cluster::{Cluster, Pace};
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
 use crate::intern::guarded;
-use crate::litmus::generate::partitions;
-use crate::litmus::oracle::{Allowed, Memory, allowed};
-use crate::litmus::program::{ALIEN, Call, Code, Instruction, Operand, Outcome, Program};
-use crate::litmus::{Failure, Kind, LitmusOptions, LitmusReport, Progress, ShapeReport};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-use trellis_base::{Random, seed_of_run};
+use crate::litmus::oracle::Memory;
+use crate::litmus::program::{ALIEN, Call, Code, Instruction, Operand, Outcome};
+use crate::litmus::series::{Ended, Prepared, Run, Runner, Series};
+use crate::litmus::{Kind, LitmusOptions, LitmusReport, Progress};
+use trellis_base::Random;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 
-/// Runs of one seed.
-pub const BLOCK: u64 = 8;
 /// The maximum number of nodes of a cluster: one for each thread, and one more.
 const NODES_MAX: u16 = 9;
-
-/// A test and its data that are the same for all runs.
-struct Prepared {
-    program: Program,
-    allowed: Allowed,
-    placements: Vec<Vec<u8>>,
-    layouts: Vec<Vec<u8>>,
-}
-
-struct Series<'a> {
-    options: &'a LitmusOptions,
-    programs: Vec<Prepared>,
-    fault: Fault,
-}
 
 /// Runs the tests of `options` on its protocols, all of which have release consistency.
 ///
@@ -62,24 +42,8 @@ pub fn simulate_broken(
     fault: Fault,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<LitmusReport, String> {
-    let series = Series::new(options, fault)?;
-    let began = Instant::now();
-    let jobs = options.jobs.clamp(1, 64) as u64;
-    let done = AtomicU64::new(0);
-    let mut report = series.empty_report();
-    std::thread::scope(|scope| {
-        let (series, done) = (&series, &done);
-        let others: Vec<_> =
-            (1..jobs).map(|job| scope.spawn(move || series.run_share(job, jobs, done, &mut |_| {}))).collect();
-        report.absorb(series.run_share(0, jobs, done, progress));
-        for other in others {
-            report.absorb(other.join().expect("a run that fails is caught in its own thread"));
-        }
-    });
-    report.failures.sort_by_key(|failure| failure.index);
-    report.failures.truncate(options.failures_max);
-    report.seconds = began.elapsed().as_secs_f64();
-    Ok(report)
+    let series = series(options)?;
+    Ok(series.simulate(|| Blocks::new(&series, fault), progress))
 }
 
 /// Repeats the first block, up to the number of runs, and describes the last of them. The last line says how it ended.
@@ -88,138 +52,36 @@ pub fn simulate_broken(
 ///
 /// The same as for [`simulate`].
 pub fn tell(options: &LitmusOptions) -> Result<Vec<String>, String> {
-    let series = Series::new(options, Fault::None)?;
-    let mut block = series.block(0);
-    let runs = options.runs.clamp(1, BLOCK);
-    let mut end = Err((Kind::Broken, "no run was asked for".to_string()));
-    for _ in 0..runs {
-        block.cluster.keep_story();
-        end = block.guarded_run();
-    }
-    let program = &block.prepared.program;
-    let mut lines: Vec<String> = program.to_string().lines().map(str::to_string).collect();
-    let seed = block.seed;
-    lines.push(format!(
-        "{}, threads on nodes {:?}, seed {seed:#x}, run {runs} of its block",
-        block.describe, block.placement
-    ));
-    lines.append(&mut block.cluster.take_story());
-    lines.push(match end {
-        Err((kind, what)) => format!("=> {}: {what}", kind.name()),
-        Ok(outcome) => {
-            let word = if block.prepared.allowed.contains(outcome) { "allowed" } else { "FORBIDDEN" };
-            format!("=> {word}: {}", program.outcome_text(outcome))
-        }
-    });
-    Ok(lines)
+    let series = series(options)?;
+    Ok(series.tell(Blocks::new(&series, Fault::None)))
 }
 
-impl<'a> Series<'a> {
-    fn new(options: &'a LitmusOptions, fault: Fault) -> Result<Series<'a>, String> {
-        if options.programs.is_empty() || options.protocols.is_empty() {
-            return Err("there is no litmus test or no protocol to run; name at least one of each".to_string());
-        }
-        if let Some(other) = options.protocols.iter().find(|protocol| !protocol.is_release_consistent()) {
-            return Err(format!("{other} keeps sequential consistency; its litmus tests are others, so name it alone"));
-        }
-        let mut programs = Vec::new();
-        for program in &options.programs {
-            let count = program.threads.len();
-            let mut placements = partitions(count);
-            let nodes = |placement: &Vec<u8>| placement.iter().max().map_or(1, |&last| usize::from(last) + 1);
-            placements.retain(|placement| {
-                nodes(placement) <= usize::from(options.nodes_max)
-                    && (program.barriers() == 0 || nodes(placement) == count)
-            });
-            if placements.is_empty() {
-                let name = &program.name;
-                return Err(format!("{name}: its threads meet at a barrier, and need {count} nodes; raise --nodes"));
-            }
-            let allowed = allowed(program, Memory::Released)?;
-            let layouts = partitions(program.locations.len());
-            programs.push(Prepared { program: program.clone(), allowed, placements, layouts });
-        }
-        Ok(Series { options, programs, fault })
+fn series(options: &LitmusOptions) -> Result<Series<'_>, String> {
+    if let Some(other) = options.protocols.iter().find(|protocol| !protocol.is_release_consistent()) {
+        return Err(format!("{other} keeps sequential consistency; its litmus tests are others, so name it alone"));
     }
+    Series::new(options, Memory::Released)
+}
 
-    fn empty_report(&self) -> LitmusReport {
-        let shapes = self.programs.iter().map(|prepared| ShapeReport::new(&prepared.program, &prepared.allowed));
-        LitmusReport {
-            protocols: self.options.protocols.iter().map(ToString::to_string).collect(),
-            shapes: shapes.collect(),
-            ..LitmusReport::default()
-        }
-    }
+/// The clusters of one thread, one after the other.
+struct Blocks<'a> {
+    series: &'a Series<'a>,
+    fault: Fault,
+    /// The last one, unless its run failed: after an error, the same cluster would only repeat it.
+    block: Option<Block<'a>>,
+    keeps_story: bool,
+    steps: u64,
+}
 
-    fn run_share(&self, job: u64, jobs: u64, done: &AtomicU64, progress: &mut dyn FnMut(Progress)) -> LitmusReport {
-        let mut report = self.empty_report();
-        let blocks = self.options.runs.div_ceil(BLOCK);
-        let mut reported = 0;
-        for number in (job..blocks).step_by(jobs as usize) {
-            let mut block = self.block(number);
-            for index in number * BLOCK..self.options.runs.min((number + 1) * BLOCK) {
-                let end = block.guarded_run();
-                report.steps += block.steps;
-                let is_sound = end.is_ok();
-                self.count(&mut report, index, &block, end);
-                if !is_sound {
-                    // After an error, the same cluster would only repeat it.
-                    block = self.block(number);
-                    block.number = index + 1 - number * BLOCK;
-                }
-            }
-            if report.runs - reported >= 0x4000 {
-                let runs = done.fetch_add(report.runs - reported, Ordering::Relaxed) + report.runs - reported;
-                reported = report.runs;
-                progress(Progress { runs, failures: report.forbidden + report.stuck + report.broken });
-            }
-        }
-        report
-    }
-
-    fn count(&self, report: &mut LitmusReport, index: u64, block: &Block<'_>, end: Result<Outcome, (Kind, String)>) {
-        report.runs += 1;
-        let shape = &mut report.shapes[block.program];
-        shape.runs += 1;
-        let (kind, what) = match end {
-            Ok(outcome) => {
-                report.completed += 1;
-                shape.count_condition(&block.prepared.program, outcome);
-                if let Some(place) = block.prepared.allowed.place(outcome) {
-                    shape.seen[place] = true;
-                    return;
-                }
-                (Kind::Forbidden, block.prepared.program.outcome_text(outcome))
-            }
-            Err(failure) => failure,
-        };
-        match kind {
-            Kind::Forbidden => report.forbidden += 1,
-            Kind::Stuck => report.stuck += 1,
-            Kind::Broken => report.broken += 1,
-        }
-        if report.failures.len() < self.options.failures_max {
-            report.failures.push(Failure {
-                index,
-                kind,
-                seed: block.seed,
-                number: index % BLOCK,
-                protocol: block.protocol.to_string(),
-                shape: block.prepared.program.name.clone(),
-                what,
-            });
-        }
+impl<'a> Blocks<'a> {
+    fn new(series: &'a Series<'a>, fault: Fault) -> Blocks<'a> {
+        Blocks { series, fault, block: None, keeps_story: false, steps: 0 }
     }
 
     /// The cluster of a block, before its first run.
-    fn block(&self, number: u64) -> Block<'_> {
-        let seed = seed_of_run(self.options.seed, number);
-        // Separate random streams, so that a run stays the same when it is repeated with its program and its protocol
-        // alone.
-        let program = Random::for_purpose(seed, 1).index(self.programs.len());
-        let protocol = Random::for_purpose(seed, 2).index(self.options.protocols.len());
-        let (prepared, protocol) = (&self.programs[program], self.options.protocols[protocol]);
-        let mut random = Random::for_purpose(seed, 3);
+    fn begin(&self, run: &Run) -> Block<'a> {
+        let (prepared, protocol) = (&self.series.programs[run.program], self.series.protocol(run));
+        let mut random = Random::for_purpose(run.seed, 3);
         let placement = one_of(&mut random, &prepared.placements).clone();
         let layout = one_of(&mut random, &prepared.layouts).clone();
         let used = placement.iter().max().map_or(1, |&last| u16::from(last) + 1);
@@ -230,22 +92,47 @@ impl<'a> Series<'a> {
             threads_of_8: 1 + random.below(6),
             slow_once_in: random.one_of(&[0, 3, 8]),
             is_lossy: false,
-            steps_max: u64::from(self.options.steps_max) * 10,
+            steps_max: u64::from(self.series.options.steps_max) * 10,
         };
         Block {
             describe: setup.describe(),
             words: words_of(&layout, random.index(PAGE_WORDS) as u16),
-            cluster: Cluster::new(setup, seed, pace, false),
+            cluster: Cluster::new(setup, run.seed, pace, false),
             random,
-            seed,
             number: 0,
-            program,
             prepared,
-            protocol,
             placement,
             nodes,
             steps: 0,
         }
+    }
+}
+
+impl Runner for Blocks<'_> {
+    fn run(&mut self, run: &Run) -> Result<Outcome, Ended> {
+        let last = self.block.take().filter(|_| run.number > 0);
+        let mut block = last.unwrap_or_else(|| self.begin(run));
+        block.number = run.number + 1;
+        if self.keeps_story {
+            block.cluster.keep_story();
+        }
+        let end = guarded(|| block.run()).unwrap_or_else(|what| Err((Kind::Broken, what)));
+        self.steps += std::mem::take(&mut block.steps);
+        self.block = (end.is_ok() || self.keeps_story).then_some(block);
+        end
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn keep_story(&mut self) {
+        self.keeps_story = true;
+    }
+
+    fn take_story(&mut self, _run: &Run) -> (String, Vec<String>) {
+        let block = self.block.as_mut().expect("a run that is told keeps its cluster");
+        (format!("{}, threads on nodes {:?}", block.describe, block.placement), block.cluster.take_story())
     }
 }
 
@@ -305,11 +192,9 @@ fn words_of(layout: &[u8], first: u16) -> Vec<u16> {
 struct Block<'a> {
     cluster: Cluster,
     random: Random,
-    seed: u64,
+    /// The number of its run, from 1 on.
     number: u64,
-    program: usize,
     prepared: &'a Prepared,
-    protocol: Protocol,
     placement: Vec<u8>,
     nodes: u16,
     words: Vec<u16>,
@@ -318,12 +203,6 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn guarded_run(&mut self) -> Result<Outcome, (Kind, String)> {
-        self.number += 1;
-        self.steps = 0;
-        guarded(|| self.run()).unwrap_or_else(|what| Err((Kind::Broken, what)))
-    }
-
     /// A value as a word of this run.
     fn encoded(&self, code: Code) -> Value {
         (self.number as Value) << 4 | Value::from(code)
@@ -334,7 +213,7 @@ impl Block<'_> {
         if value == self.encoded(code) { code } else { ALIEN }
     }
 
-    fn run(&mut self) -> Result<Outcome, (Kind, String)> {
+    fn run(&mut self) -> Result<Outcome, Ended> {
         let prepared = self.prepared;
         let program = &prepared.program;
         let threads = program.threads.len();
@@ -357,7 +236,7 @@ impl Block<'_> {
         Ok(outcome)
     }
 
-    fn go_on(&mut self) -> Result<(), (Kind, String)> {
+    fn go_on(&mut self) -> Result<(), Ended> {
         let done = self.cluster.run(false);
         self.steps += self.cluster.steps();
         done.map_err(|(is_stuck, what)| (if is_stuck { Kind::Stuck } else { Kind::Broken }, what))

@@ -347,12 +347,10 @@ impl Node {
         }
         match setup.scripts[usize::from(number)].operations[usize::from(next)] {
             Operation::Unlock(lock) => out.event(Event::Unlock { thread: number, lock }),
-            Operation::Barrier => {
-                out.event(Event::Arrive { thread: number });
-                self.consistency.knowledge.comes_to_barrier(BARRIER);
-            }
+            Operation::Barrier => out.event(Event::Arrive { thread: number }),
             _ => {}
         }
+        node::enters(&mut self.acting(setup, out), &input);
         match self.go_on(thread, CallOutcome::Done) {
             CallStep::End(outcome) => self.end_call(setup, thread, outcome, out),
             step => self.threads[thread].doing = Doing::Awaits(step),
@@ -371,7 +369,8 @@ impl Node {
                     let time = intervals.time().to_vec();
                     intervals.everybody_knows(&time);
                 }
-                self.consistency.knowledge.leaves_barrier(BARRIER, true);
+                let call = self.threads[thread].call.expect("it makes a call").input();
+                node::leaves(&mut self.acting(setup, out), &call, true);
                 out.event(Event::Left { thread: number });
             }
             _ => {}

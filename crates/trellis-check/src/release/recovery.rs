@@ -4,41 +4,24 @@
 //! anything by itself.
 
 use super::effects::Envelope;
+use crate::model::datagrams::{Datagram, End};
 use trellis_base::Random;
 use trellis_cluster_protocol::Nanoseconds;
-use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment, Plan, Receiver, Sender};
 
-const OVERHEAD_BYTES: usize = 140;
 const FRAGMENT_BYTES: u32 = 1200;
 /// The sizes of messages; the largest needs two datagrams.
 const BODY_BYTES: [u32; 3] = [0, 800, 2000];
-const ROOM_BYTES: u32 = 1 << 20;
 /// The time between two events.
 const STEP_NS: Nanoseconds = 20_000;
 /// One of this many datagrams is lost, or arrives twice.
 const LOST_ONCE_IN: u64 = 10;
 const DOUBLED_ONCE_IN: u64 = 12;
 
-/// A datagram.
-#[derive(Clone, Copy)]
-struct Datagram {
-    from: u16,
-    to: u16,
-    part: Option<(Fragment, u32)>,
-    acknowledgement: Acknowledgement,
-    asks: bool,
-}
-
-struct Pair {
-    sender: Sender<u32>,
-    receiver: Receiver<u32>,
-}
-
 /// The links of all nodes.
 pub(super) struct Recovery {
     nodes: usize,
     /// By node and peer.
-    pairs: Vec<Pair>,
+    pairs: Vec<End>,
     under_way: Vec<Datagram>,
     envelopes: Vec<Option<Envelope>>,
     now: Nanoseconds,
@@ -46,11 +29,10 @@ pub(super) struct Recovery {
 
 impl Recovery {
     pub(super) fn new(nodes: u16) -> Recovery {
-        let pair = |_| Pair { sender: Sender::new(0, FRAGMENT_BYTES, OVERHEAD_BYTES), receiver: Receiver::default() };
         let nodes = usize::from(nodes);
         Recovery {
             nodes,
-            pairs: (0..nodes * nodes).map(pair).collect(),
+            pairs: (0..nodes * nodes).map(|_| End::new(0, FRAGMENT_BYTES)).collect(),
             under_way: Vec::new(),
             envelopes: Vec::new(),
             now: 0,
@@ -75,12 +57,8 @@ impl Recovery {
 
     fn pump(&mut self, from: u16, to: u16) {
         let place = self.place(from, to);
-        let (now, sender) = (self.now, &mut self.pairs[place].sender);
-        while let Some(plan) = sender.next(now) {
-            let part = sender.fragment(plan).map(|(fragment, &envelope)| (fragment, envelope));
-            let asks = plan == Plan::Probe || sender.is_held_back();
-            self.under_way.push(Datagram { from, to, part, acknowledgement: *sender.acknowledgement(), asks });
-            sender.sent(plan, now);
+        while let Some(datagram) = self.pairs[place].next(self.now, from, to) {
+            self.under_way.push(datagram);
         }
     }
 
@@ -106,27 +84,9 @@ impl Recovery {
     }
 
     fn arrive(&mut self, datagram: Datagram) -> Result<Option<Envelope>, String> {
-        let Datagram { from, to, part, acknowledgement, asks } = datagram;
+        let Datagram { from, to, .. } = datagram;
         let place = self.place(to, from);
-        let (now, Pair { sender, receiver }) = (self.now, &mut self.pairs[place]);
-        sender.heard(now);
-        let believed = sender.acknowledged(now, &acknowledgement, |_| {});
-        believed.map_err(|_| format!("node {from} acknowledges what node {to} never sent"))?;
-        let mut whole = None;
-        if let Some((fragment, envelope)) = part {
-            match receiver.accept(&fragment, fragment.range().len()) {
-                Arrival::Duplicate => {}
-                Arrival::Whole => whole = Some(envelope),
-                Arrival::First => receiver.open(&fragment, envelope),
-                Arrival::Later { slot } => whole = receiver.finish(slot),
-                wrong @ (Arrival::OutOfReach | Arrival::Inconsistent) => {
-                    return Err(format!("a fragment from node {from} to node {to} is {wrong:?}"));
-                }
-            }
-        }
-        if part.is_some() || asks {
-            sender.owe(now, receiver.acknowledgement(ROOM_BYTES), asks);
-        }
+        let whole = self.pairs[place].arrives(self.now, &datagram)?;
         self.pump(to, from);
         Ok(whole.and_then(|envelope| self.envelopes[envelope as usize].take()))
     }

@@ -56,8 +56,10 @@ pub struct DelayRow {
     pub nodes: u16,
     /// *Writers*: stores per transfer of the page.
     pub stores_per_transfer: f64,
-    /// *Writers*: the longest wait of a store.
+    /// *Writers*: the longest wait of a store, and how often others got the page meanwhile at most.
     pub longest_wait_microseconds: f64,
+    /// See [`DelayRow::longest_wait_microseconds`].
+    pub overtaken_max: u32,
     /// *Turns*: the time of a turn.
     pub turn_microseconds: f64,
     /// *Turns*: the time of a turn relative to that without the layer.
@@ -93,6 +95,7 @@ pub fn delay_study(study: &DelayStudy) -> Result<Vec<DelayRow>, String> {
                 nodes,
                 stores_per_transfer: writers.tally.stores as f64 / writers.tally.pages_sent.max(1) as f64,
                 longest_wait_microseconds: writers.tally.wait_ns_max as f64 / 1e3,
+                overtaken_max: writers.tally.overtaken_max,
                 turn_microseconds: turn,
                 turn_slowdown: turn / plain_turn,
                 exchange_microseconds: exchange,

@@ -11,7 +11,7 @@ use super::events::Event;
 use super::node::{Action, Doing};
 use super::node_faults::NodeFault;
 use super::world::World;
-use crate::model::{At, Stepping};
+use crate::model::Stepping;
 use std::ops::Range;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Protocol};
@@ -124,7 +124,7 @@ impl<S: Start> World<'_, S> {
     fn proceed(&mut self, node: u16, input: Input) -> Result<(), String> {
         let mut changing = self.nodes[usize::from(node)].changing.take().expect("a change is under way");
         let now = self.now;
-        let next = changing.change.go_on(&mut At { cluster: self, node }, now, input, 0);
+        let next = changing.change.go_on(&mut self.at(node), now, input, 0);
         let has_settled = changing.change.has_settled();
         self.nodes[usize::from(node)].changing = Some(changing);
         if has_settled {
@@ -262,7 +262,7 @@ impl<S: Start> World<'_, S> {
             return Err(format!("change {turn} of {pages:?}: some nodes have changed, and others have not"));
         }
         if self.start.fault() != NodeFault::StaysFrozen {
-            node::thaw(&mut At { cluster: self, node }, pages)?;
+            node::thaw(&mut self.at(node), pages)?;
         }
         self.go_on(node, thread);
         Ok(())

@@ -1,40 +1,22 @@
 //! Messages as datagrams that are lost, doubled and reordered, under the real recovery of the `udp` link.
 //!
-//! Promises: what a datagram says is exactly what the link's sender and receiver machines decided; a message that is
-//! whole goes to its node at once. It must never recover anything by itself.
+//! Promises: a message that is whole goes to its node at once. It must never recover anything by itself.
 
 use super::Start;
 use super::events::Event;
 use super::network::Network;
 use super::scenario::Scenario;
 use super::world::World;
+use crate::model::datagrams::{Datagram, End};
 use trellis_cluster_protocol::Nanoseconds;
-use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment, Plan, Receiver, Sender};
 
-/// Of every datagram beside its fragment: addresses, seal, acknowledgement, the frame's header.
-const OVERHEAD_BYTES: u32 = 140;
-/// What a receiver has room for.
-const ROOM_BYTES: u32 = 1 << 20;
 /// What fits into a datagram on an ordinary path, and on one with large frames.
 const FRAGMENT_BYTES: [u32; 2] = [1200, 8800];
 
-/// What travels.
-#[derive(Clone, Copy)]
-struct Datagram {
-    from: u16,
-    to: u16,
-    /// A part of the message at this place of the table of messages under way.
-    part: Option<(Fragment, u32)>,
-    acknowledgement: Acknowledgement,
-    /// The sender waits for an acknowledgement.
-    asks: bool,
-}
-
-/// One direction at its sender, the other at its receiver.
+/// An end of a link.
 struct Pair {
-    sender: Sender<u32>,
-    receiver: Receiver<u32>,
-    /// When the next timer event of this pair comes.
+    end: End,
+    /// When its next timer event comes.
     timer_at: Nanoseconds,
 }
 
@@ -67,7 +49,7 @@ impl Datagrams {
 
     /// Whether something was submitted that is not known to have arrived.
     pub(super) fn is_busy(&self) -> bool {
-        self.pairs.iter().flatten().any(|pair| !pair.sender.is_idle())
+        self.pairs.iter().flatten().any(|pair| !pair.end.sender.is_idle())
     }
 
     /// Nobody speaks with `node` any more.
@@ -81,18 +63,13 @@ impl Datagrams {
 
     /// How many fragments were sent again.
     pub(super) fn resent(&self) -> u64 {
-        self.pairs.iter().flatten().map(|pair| pair.sender.resent).sum()
+        self.pairs.iter().flatten().map(|pair| pair.end.sender.resent).sum()
     }
 
     fn pair(&mut self, now: Nanoseconds, node: u16, peer: u16) -> &mut Pair {
         let fragment_bytes = self.fragment_bytes;
-        self.pairs[usize::from(node) * self.nodes + usize::from(peer)].get_or_insert_with(|| {
-            Box::new(Pair {
-                sender: Sender::new(now, fragment_bytes, OVERHEAD_BYTES as usize),
-                receiver: Receiver::default(),
-                timer_at: Nanoseconds::MAX,
-            })
-        })
+        self.pairs[usize::from(node) * self.nodes + usize::from(peer)]
+            .get_or_insert_with(|| Box::new(Pair { end: End::new(now, fragment_bytes), timer_at: Nanoseconds::MAX }))
     }
 
     /// Sends whatever may go from `node` to `peer`, and sees to it that it is asked again in time.
@@ -104,22 +81,15 @@ impl Datagrams {
         network: &mut Network,
         mut put: impl FnMut(Nanoseconds, Event),
     ) {
-        loop {
-            let pair = self.pair(now, node, peer);
-            let Some(plan) = pair.sender.next(now) else { break };
-            let part = pair.sender.fragment(plan).map(|(fragment, &envelope)| (fragment, envelope));
-            let asks = plan == Plan::Probe || pair.sender.is_held_back();
-            let acknowledgement = *pair.sender.acknowledgement();
-            let datagram = Datagram { from: node, to: peer, part, acknowledgement, asks };
-            pair.sender.sent(plan, now);
-            let bytes = OVERHEAD_BYTES + part.map_or(0, |(fragment, _)| fragment.range().len() as u32);
+        while let Some(datagram) = self.pair(now, node, peer).end.next(now, node, peer) {
+            let bytes = datagram.bytes();
             for time in network.datagram(now, node, peer, bytes).into_iter().flatten() {
                 let slot = self.keep(datagram);
                 put(time, Event::Datagram { slot });
             }
         }
         let pair = self.pair(now, node, peer);
-        let due = pair.sender.due().max(now + 1);
+        let due = pair.end.sender.due().max(now + 1);
         if due < pair.timer_at {
             pair.timer_at = due;
             put(due, Event::Timer { node, peer });
@@ -146,7 +116,7 @@ impl<S: Start> World<'_, S> {
         if self.nodes[usize::from(to)].is_present() {
             let now = self.now;
             let datagrams = self.datagrams.as_mut().expect("messages are datagrams here");
-            datagrams.pair(now, from, to).sender.submit(envelope, body_bytes);
+            datagrams.pair(now, from, to).end.sender.submit(envelope, body_bytes);
             self.pump(from, to);
         }
     }
@@ -159,7 +129,7 @@ impl<S: Start> World<'_, S> {
             // Otherwise an earlier one was set after this one, and looked already.
             if pair.timer_at <= now {
                 pair.timer_at = Nanoseconds::MAX;
-                pair.sender.tick(now);
+                pair.end.sender.tick(now);
                 self.pump(node, peer);
             }
         }
@@ -169,33 +139,14 @@ impl<S: Start> World<'_, S> {
     pub(super) fn datagram_arrives(&mut self, slot: u32) -> Result<(), String> {
         let now = self.now;
         let datagrams = self.datagrams.as_mut().expect("it travelled");
-        let Datagram { from, to, part, acknowledgement, asks } = datagrams.under_way[slot as usize];
+        let datagram = datagrams.under_way[slot as usize];
+        let Datagram { from, to, .. } = datagram;
         datagrams.free.push(slot);
         self.tally.datagrams += 1;
         if !self.nodes[usize::from(to)].is_present() || !self.nodes[usize::from(from)].is_present() {
             return Ok(());
         }
-        let pair = datagrams.pair(now, to, from);
-        pair.sender.heard(now);
-        let believed = pair.sender.acknowledged(now, &acknowledgement, |_| {});
-        believed.map_err(|_| format!("node {from} acknowledges what node {to} never sent"))?;
-        let mut whole = None;
-        if let Some((fragment, envelope)) = part {
-            let bytes = fragment.range().len();
-            match pair.receiver.accept(&fragment, bytes) {
-                Arrival::Duplicate => {}
-                Arrival::Whole => whole = Some(envelope),
-                Arrival::First => pair.receiver.open(&fragment, envelope),
-                Arrival::Later { slot } => whole = pair.receiver.finish(slot),
-                wrong @ (Arrival::OutOfReach | Arrival::Inconsistent) => {
-                    return Err(format!("a fragment from node {from} to node {to} is {wrong:?}"));
-                }
-            }
-        }
-        if part.is_some() || asks {
-            let acknowledgement = pair.receiver.acknowledgement(ROOM_BYTES);
-            pair.sender.owe(now, acknowledgement, asks);
-        }
+        let whole = datagrams.pair(now, to, from).end.arrives(now, &datagram)?;
         if let Some(envelope) = whole {
             self.arrive(envelope)?;
         }

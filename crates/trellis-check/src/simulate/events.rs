@@ -44,6 +44,8 @@ pub(super) enum Event {
     Connect { node: u16, peer: u16 },
     /// A node that leaves goes on with it.
     Leave { node: u16 },
+    /// The coordinator goes on taking pages over.
+    Take { node: u16 },
 }
 
 impl Event {
@@ -59,7 +61,8 @@ impl Event {
             | Event::Timer { node, .. }
             | Event::Lost { node, .. }
             | Event::Connect { node, .. }
-            | Event::Leave { node } => Some(node),
+            | Event::Leave { node }
+            | Event::Take { node } => Some(node),
             _ => None,
         }
     }

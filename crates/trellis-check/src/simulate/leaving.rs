@@ -5,16 +5,18 @@
 
 use super::Start;
 use super::events::Event;
-use super::node::{Action, Doing, State, Thread};
+use super::node::{State, Taker, Thread};
 use super::node_faults::NodeFault;
 use super::world::World;
 use crate::model::{At, Stepping};
-use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::Input as Fact;
-use trellis_cluster_protocol::node::{Leaving, LeavingStep, Member, Taking};
-use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::node::{Leaving, LeavingStep, Member, Taking, locked};
+use trellis_cluster_protocol::sync::{self, Waiter};
+use trellis_cluster_protocol::{Nanoseconds, PageRange};
 
+/// The thread that takes pages over, where it waits.
+pub(super) const TAKER: Waiter = Waiter::MAX;
 /// How often a node that waits looks again.
 const POLL_NS: Nanoseconds = 10_000;
 
@@ -40,7 +42,7 @@ impl<S: Start> World<'_, S> {
     pub(super) fn advance_leaving(&mut self, node: u16) -> Result<(), String> {
         let Some(mut leaving) = self.nodes[usize::from(node)].leaving else { return Ok(()) };
         let now = self.now;
-        let awaited = leaving.go_on(&mut At { cluster: self, node }, now, 0)?;
+        let awaited = leaving.go_on(&mut self.at(node), now, 0)?;
         let is_over = awaited.is_none() && self.may_close(node)?;
         self.nodes[usize::from(node)].leaving = (!is_over).then_some(leaving);
         if !is_over {
@@ -69,48 +71,38 @@ impl<S: Start> World<'_, S> {
         Ok(true)
     }
 
-    /// The coordinator goes on taking pages over, in a thread of its own. It does so when pages were named, and when that
-    /// thread has got a page.
+    /// The coordinator goes on taking pages over. It does so when pages were named, and when one that its thread waits for
+    /// may have come.
     pub(super) fn take_over(&mut self, node: u16) -> Result<(), String> {
-        loop {
-            let state = &mut self.nodes[usize::from(node)];
-            if state.taker.is_some_and(|index| !state.threads[usize::from(index)].is_over()) {
-                return Ok(());
-            }
-            match state.take_over.next_step() {
-                None => return Ok(()),
+        while self.nodes[usize::from(node)].taker == Taker::Ready {
+            let mut take_over = std::mem::take(&mut self.nodes[usize::from(node)].take_over);
+            let now = self.now;
+            let step = take_over.go_on(&mut self.at(node), now, TAKER);
+            self.nodes[usize::from(node)].take_over = take_over;
+            match step? {
+                None => break,
                 Some(Taking::Done) => return self.member(node, Fact::TookOver),
-                Some(_) if self.start.fault() == NodeFault::TakesNothing => {}
                 Some(Taking::Announce(wanted)) => {
                     self.step(node, wanted.first(), Input::Prefetch { wanted, write: true, announced: true })?;
                 }
-                Some(Taking::Page(page)) => self.let_taker_pull(node, page),
+                Some(Taking::Page(_)) if self.start.fault() == NodeFault::TakesEarly => {
+                    self.nodes[usize::from(node)].take_over.skip_page();
+                    self.nodes[usize::from(node)].taker = Taker::Ready;
+                }
+                Some(Taking::Page(_)) => {}
             }
         }
-    }
-
-    fn let_taker_pull(&mut self, node: u16, page: PageIndex) {
-        let seed = self.scenario.seed.number;
-        let state = &mut self.nodes[usize::from(node)];
-        let index = *state.taker.get_or_insert_with(|| {
-            state.threads.push(Thread::new(Random::for_purpose(seed, 5), 0));
-            state.threads.len() as u8 - 1
-        });
-        let taker = &mut state.threads[usize::from(index)];
-        taker.plan.push(Action::Pull(page));
-        taker.doing = Doing::Thinking;
-        self.busy_threads += 1;
-        self.queue.put(self.now + 1, Event::Think { node, thread: index });
+        Ok(())
     }
 }
 
 impl<S: Start> Member for At<'_, World<'_, S>> {
     fn pass_tokens_on(&mut self) -> Result<(), String> {
-        let At { cluster, node } = self;
-        let mut shards = cluster.nodes[usize::from(*node)].pages.iter();
-        if let Some(range) = shards.find_map(|shard| shard.locks.any_in_use(cluster.now)) {
-            return Err(format!("node {node} leaves while its program locks {range}"));
+        let now = self.cluster.now;
+        if let Some(range) = locked(self, now) {
+            return Err(format!("node {} leaves while its program locks {range}", self.node));
         }
+        let At { cluster, node, .. } = self;
         match cluster.start.fault() {
             NodeFault::KeepsTokens => Ok(()),
             _ => cluster.step_sync(*node, sync::Input::Depart),
@@ -118,7 +110,7 @@ impl<S: Start> Member for At<'_, World<'_, S>> {
     }
 
     fn tell_members(&mut self, fact: Fact) -> Result<(), String> {
-        let At { cluster, node } = self;
+        let At { cluster, node, .. } = self;
         match fact {
             Fact::Behind(_) if cluster.start.fault() == NodeFault::NamesNothing => return Ok(()),
             // Its program loads nothing any more, though its views may still allow it.

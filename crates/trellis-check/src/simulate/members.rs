@@ -11,7 +11,7 @@ use super::node::{Doing, State};
 use super::node_faults::NodeFault;
 use super::scenario::Scenario;
 use super::world::World;
-use crate::model::At;
+use crate::model::Stepping;
 use trellis_base::Random;
 use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, node, wire};
@@ -212,6 +212,7 @@ impl<S: Start> World<'_, S> {
                     self.start_threads(node);
                 }
                 Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
+                Effect::TakeOver(_) if self.start.fault() == NodeFault::TakesNothing => {}
                 Effect::TakeOver(range) => self.nodes[usize::from(node)].take_over.name(range),
                 Effect::TakeOverEnds => self.nodes[usize::from(node)].take_over.end(),
                 Effect::Came(_) | Effect::Departs(_) | Effect::Absent(_) | Effect::Vanished(_) => {
@@ -229,7 +230,7 @@ impl<S: Start> World<'_, S> {
         let coordinator = NodeId(self.members.coordinator);
         match (self.start.fault(), effect) {
             (NodeFault::ForgetsComers, Effect::Came(_)) => Ok(()),
-            _ => node::members_changed(&mut At { cluster: self, node }, effect, coordinator),
+            _ => node::members_changed(&mut self.at(node), effect, coordinator),
         }
     }
 

@@ -47,12 +47,21 @@ pub(super) enum Action {
     Change(PageIndex, u32, u32),
     /// Goes on with that.
     GoOnChanging,
-    /// Gets a page for stores and does nothing with it.
-    Pull(PageIndex),
     /// Waits for its turn at a page by loads, and takes it with a store.
     Turn(PageIndex),
     /// Stores to a page until it is its turn.
     Exchange(PageIndex),
+}
+
+impl Action {
+    /// The page that it loads from or stores to, if it does.
+    pub(super) fn page(self) -> Option<PageIndex> {
+        use Action::{Again, AgainHere, Exchange, Load, Store, Turn};
+        let (Load(page) | Store(page) | Again(page) | AgainHere(page) | Turn(page) | Exchange(page)) = self else {
+            return None;
+        };
+        Some(page)
+    }
 }
 
 /// What a thread is at.
@@ -128,6 +137,17 @@ impl Thread {
     }
 }
 
+/// What the thread is at that takes pages over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taker {
+    /// It goes on when there is something to do.
+    Ready,
+    /// It waits until something about this page has changed.
+    Waits(PageIndex),
+    /// It is about to go on.
+    Woken,
+}
+
 /// Whether a node takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -159,7 +179,7 @@ pub(super) struct Node<N> {
     pub(super) all_left: bool,
     /// At the coordinator: the pages to take over from a node that leaves, and the thread that takes them.
     pub(super) take_over: TakeOver,
-    pub(super) taker: Option<u8>,
+    pub(super) taker: Taker,
     pub(super) tickets: u32,
     /// How its changes of protocols have ended, and the one that is under way.
     pub(super) changes: Changes,
@@ -182,7 +202,7 @@ impl<N> Node<N> {
             may_hand_over: false,
             all_left: false,
             take_over: TakeOver::default(),
-            taker: None,
+            taker: Taker::Ready,
             tickets: 0,
             changes: Changes::default(),
             changing: None,

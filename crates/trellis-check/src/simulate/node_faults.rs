@@ -3,9 +3,10 @@
 //! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. Must never change
 //! anything where it is [`NodeFault::None`].
 
+use std::ops::Range;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Purpose};
-use trellis_cluster_protocol::node::{LeavingStep, LockedRange, Order, Shard};
-use trellis_cluster_protocol::{Nanoseconds, PageRange};
+use trellis_cluster_protocol::node::{LeavingStep, LockStep, LockedRange, Order, Parts, Shard};
+use trellis_cluster_protocol::{Nanoseconds, PageRange, runs};
 
 /// What a node does wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub enum NodeFault {
     KeepsPieces,
     /// A call that gave up a range still waits at the protocol.
     StaysInQueue,
+    /// A call is over when it has the pages of the first shard.
+    LocksPart,
+    /// Of a range that is given back, only the last piece is.
+    UnlocksPart,
     /// A thread that holds pages may wait for them.
     WaitsForItself,
     /// Some nodes take the upper part of a range first.
@@ -51,6 +56,8 @@ pub enum NodeFault {
     NamesNothing,
     /// The coordinator does not make sure that it has the pages that a leaving node named.
     TakesNothing,
+    /// The coordinator does not wait for the pages that it requested from a leaving node.
+    TakesEarly,
     /// A node that has come counts as departed.
     ForgetsComers,
     /// Pages are not frozen while their protocol is changed.
@@ -104,7 +111,10 @@ impl NodeFault {
     ) -> Order {
         match (self, effect) {
             (NodeFault::NoAlarms, Effect::Alarm { .. }) => return Order::Nothing,
-            (NodeFault::TimelessLocks, Effect::Locked { range, call }) => return Order::Granted { range, call },
+            // No time comes after the end of all times.
+            (NodeFault::TimelessLocks, Effect::Locked { .. }) => {
+                return shard.order(effect, || Nanoseconds::MAX, hold_max);
+            }
             (NodeFault::TimelessLocks, Effect::Alarm { page, purpose: Purpose::Expiry, after }) => {
                 let due = now.saturating_add(after);
                 shard.timers.set_alarm(page, Purpose::Expiry, due);
@@ -143,32 +153,74 @@ impl NodeFault {
 pub(super) struct Locking {
     /// One, but for [`NodeFault::AnyOrder`].
     ranges: Vec<LockedRange>,
+    /// The pages that it is about.
+    pub(super) pages: Range<u32>,
     pub(super) stay: Option<Nanoseconds>,
     /// The number of the time-out after which it gives up.
     pub(super) time_out: u32,
 }
 
 impl Locking {
-    pub(super) fn new(first: u32, end: u32, stay: Option<Nanoseconds>, time_out: u32, is_ordered: bool) -> Locking {
-        let whole = LockedRange::new(first..end);
-        let lower = whole.wanted().map_or(end, PageRange::end);
-        let ranges =
-            if is_ordered { vec![whole] } else { vec![LockedRange::new(lower..end), LockedRange::new(first..lower)] };
-        Locking { ranges, stay, time_out }
+    pub(super) fn new(
+        pages: Range<u32>,
+        stay: Option<Nanoseconds>,
+        time_out: u32,
+        thread: u64,
+        fault: NodeFault,
+    ) -> Locking {
+        let middle = runs(pages.clone()).next().map_or(pages.end, PageRange::end);
+        let (lower, upper) = (pages.start..middle, middle..pages.end);
+        let parts = match fault {
+            NodeFault::AnyOrder => vec![upper, lower],
+            NodeFault::LocksPart => vec![lower],
+            _ => vec![pages.clone()],
+        };
+        let ranges = parts.into_iter().map(|part| LockedRange::new(part, thread, stay)).collect();
+        Locking { ranges, pages, time_out, stay }
     }
 
-    /// The piece to take next.
-    pub(super) fn wanted(&self) -> Option<PageRange> {
-        self.ranges.iter().find_map(LockedRange::wanted)
+    /// Takes the next step ([`LockedRange::go_on`]).
+    pub(super) fn go_on<P: Parts>(
+        &mut self,
+        parts: &mut P,
+        now: Nanoseconds,
+        number: u32,
+    ) -> Result<LockStep, P::Breach> {
+        for range in &mut self.ranges {
+            match range.go_on(parts, now, number, number)? {
+                LockStep::Locked => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(LockStep::Locked)
     }
 
-    pub(super) fn took(&mut self, piece: PageRange, number: u32) {
-        let range = self.ranges.iter_mut().find(|range| range.wanted().is_some()).expect("something was wanted");
-        range.took(piece, number);
+    /// What it has called for, in ascending order.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (PageRange, u32)> {
+        self.ranges.iter().flat_map(|range| range.pieces.iter().copied())
     }
 
-    /// The piece to give back next.
-    pub(super) fn pop(&mut self) -> Option<(PageRange, u32)> {
-        self.ranges.iter_mut().rev().find_map(LockedRange::pop)
+    /// Gives everything back ([`LockedRange::give_back`]), or as much as this fault lets it; `is_early`: it waits for a part.
+    pub(super) fn give_back<P: Parts>(
+        mut self,
+        parts: &mut P,
+        now: Nanoseconds,
+        is_early: bool,
+        fault: NodeFault,
+    ) -> Result<bool, P::Breach> {
+        let mut was_over = false;
+        for LockedRange { pieces, .. } in &mut self.ranges {
+            let last = pieces.len().saturating_sub(1);
+            match fault {
+                NodeFault::KeepsPieces if is_early => drop(pieces.drain(..last)),
+                NodeFault::StaysInQueue if is_early => pieces.truncate(last),
+                NodeFault::UnlocksPart if !is_early => drop(pieces.drain(..last)),
+                _ => {}
+            }
+        }
+        for range in self.ranges.iter_mut().rev() {
+            was_over |= range.give_back(parts, now)?;
+        }
+        Ok(was_over)
     }
 }

@@ -6,15 +6,16 @@
 
 use super::Start;
 use super::events::Event;
-use super::node::{Action, Doing};
+use super::node::{Action, Doing, Taker};
 use super::node_faults::{Locking, NodeFault};
 use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
-use crate::model::{At, Stepping};
-use trellis_cluster_protocol::coherence::{Event as Kind, Input};
-use trellis_cluster_protocol::node::{self, CannotLock, Parts, RangeLockCall, Resumes};
+use crate::model::Stepping;
+use std::ops::Range;
+use trellis_cluster_protocol::coherence::Event as Kind;
+use trellis_cluster_protocol::node::{self, LockStep, Parts, Shard};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
@@ -48,20 +49,14 @@ impl<S: Start> World<'_, S> {
     }
 
     fn act(&mut self, node: u16, index: u8, action: Action) -> Result<(), String> {
+        if let Some(page) = action.page() {
+            let grants = self.pages.grants(page);
+            let thread = self.thread(node, index);
+            thread.grants_before = grants;
+            thread.asks_write = false;
+            return self.access(node, index, action, page);
+        }
         match action {
-            Action::Load(page)
-            | Action::Store(page)
-            | Action::Again(page)
-            | Action::AgainHere(page)
-            | Action::Pull(page)
-            | Action::Turn(page)
-            | Action::Exchange(page) => {
-                let grants = self.pages.grants(page);
-                let thread = self.thread(node, index);
-                thread.grants_before = grants;
-                thread.asks_write = false;
-                self.access(node, index, action, page)
-            }
             Action::Prefetch { wanted, write, announced } => {
                 let input = self.nodes[usize::from(node)].shard(wanted.first()).prefetch(wanted, write, announced);
                 input.map_or(Ok(()), |input| self.step(node, wanted.first(), input))?;
@@ -91,12 +86,13 @@ impl<S: Start> World<'_, S> {
             Action::LockRest => self.lock_rest(node, index),
             Action::LockOwn(page) => self.lock_own(node, index, page),
             Action::Unlock => {
-                self.unlock(node, index)?;
+                self.unlock(node, index, false)?;
                 self.go_on(node, index);
                 Ok(())
             }
             Action::Change(first, end, turn) => self.begin_change(node, index, first.0..end, turn),
             Action::GoOnChanging => self.go_on_changing(node),
+            access => unreachable!("{access:?} has a page"),
         }
     }
 
@@ -150,6 +146,11 @@ impl<S: Start> World<'_, S> {
     pub(super) fn wake(&mut self, node: u16, range: PageRange) {
         let look_ns = self.scenario.manners.look_ns;
         let silent = self.scenario.manners.silent;
+        let taker = &mut self.nodes[usize::from(node)].taker;
+        if matches!(*taker, Taker::Waits(page) if range.contains(page)) {
+            *taker = Taker::Woken;
+            self.queue.put(self.now + 1 + look_ns, Event::Take { node });
+        }
         for index in 0..self.nodes[usize::from(node)].threads.len() {
             let thread = &self.nodes[usize::from(node)].threads[index];
             if thread.doing != Doing::Waiting || !range.contains(page_of(thread.action)) {
@@ -183,15 +184,7 @@ impl<S: Start> World<'_, S> {
         if self.scenario.manners.silent {
             return Ok(());
         }
-        let now = self.now;
-        match self.nodes[usize::from(node)].shard_mut(page).timers.looks(page, || now) {
-            Some(Resumes::Now(input)) => self.step(node, page, input),
-            Some(Resumes::At(due)) => {
-                self.queue.put(due.max(now), Event::Due { node });
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        self.looks(node, page)
     }
 
     /// Somebody wants the page: it stays for its thread, but not for ever.
@@ -211,15 +204,13 @@ impl<S: Start> World<'_, S> {
     /// The protocol hears of everything whose time has come.
     pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
         let now = self.now;
-        (0..self.scenario.layout.shards())
-            .try_for_each(|shard| node::take_due(&mut At { cluster: self, node }.hold(shard), now))
+        (0..self.scenario.layout.shards()).try_for_each(|shard| node::take_due(&mut self.at(node).hold(shard), now))
     }
 
     /// The access happens now.
     fn performed(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
         self.account(node, index, page)?;
         match action {
-            Action::Pull(_) => {}
             Action::Load(_) => {
                 let value = self.memory.load(node, page)?;
                 self.recorder.fold(u64::from(value) << 16 | u64::from(node));
@@ -345,23 +336,16 @@ impl<S: Start> World<'_, S> {
         Ok(())
     }
 
-    /// A range is locked.
+    /// A call has its pages, a piece of what its thread locks.
     pub(super) fn locked(&mut self, node: u16, range: PageRange, call: u32) -> Result<(), String> {
-        let index = self.caller(node, call)?;
-        let now = self.now;
-        let thread = self.thread(node, index);
-        let wants = |locking: &&mut Locking| locking.wanted() == Some(range);
-        let Some(locking) = thread.locking.as_mut().filter(wants) else {
+        let (index, now) = (self.caller(node, call)?, self.now);
+        let known = self.nodes[usize::from(node)].shard(range.first()).locks.find(call);
+        let Some(known) = known.filter(|known| known.range == range) else {
             return Err(format!("node {node} is told that {range} is locked, which is not what call {call} wants"));
         };
-        let until = now.saturating_add(locking.stay.unwrap_or(Nanoseconds::MAX));
-        locking.took(range, call);
-        if locking.wanted().is_some() {
-            thread.plan.push(Action::LockRest);
-        } else {
-            self.tally.calls += 1;
-        }
+        let until = now.saturating_add(known.stay.unwrap_or(Nanoseconds::MAX));
         self.pages.lock(node, range, call, now, until)?;
+        self.thread(node, index).plan.push(Action::LockRest);
         self.go_on(node, index);
         Ok(())
     }
@@ -382,10 +366,14 @@ impl<S: Start> World<'_, S> {
         stay: Option<Nanoseconds>,
     ) -> Result<(), String> {
         let time_out = self.nodes[usize::from(node)].ticket();
-        let is_ordered = self.start.fault() != NodeFault::AnyOrder || node.is_multiple_of(2);
+        let fault = match self.start.fault() {
+            NodeFault::AnyOrder if node.is_multiple_of(2) => NodeFault::None,
+            fault => fault,
+        };
+        let number = if fault == NodeFault::WaitsForItself { u64::from(time_out) } else { u64::from(index) };
         let (latency_ns, now) = (self.scenario.wires.latency_ns, self.now);
         let thread = self.thread(node, index);
-        thread.locking = Some(Locking::new(first.0, end, stay, time_out, is_ordered));
+        thread.locking = Some(Locking::new(first.0..end, stay, time_out, number, fault));
         if thread.random.once_in(6) {
             let at = now + thread.random.below(20 * latency_ns);
             self.queue.put(at, Event::GiveUp { node, thread: index, time_out });
@@ -393,65 +381,74 @@ impl<S: Start> World<'_, S> {
         self.lock_rest(node, index)
     }
 
-    /// Calls for the next piece of the range that a thread locks.
+    /// Goes on with the range that a thread locks.
     fn lock_rest(&mut self, node: u16, index: u8) -> Result<(), String> {
-        let locking = self.thread(node, index).locking.as_ref().expect("it locks a range");
-        let (range, stay) = (locking.wanted().expect("a piece is missing"), locking.stay);
-        match self.call_for_range(node, index, range, stay) {
-            Ok(input) => self.step(node, range.first(), input),
-            Err(CannotLock::Frozen(_)) => {
+        let number = self.nodes[usize::from(node)].ticket();
+        let thread = self.thread(node, index);
+        thread.doing = Doing::Calling(number);
+        let mut locking = thread.locking.take().expect("it locks a range");
+        let step = self.lock_piece(node, number, &mut locking);
+        let has_time = locking.stay.is_some();
+        let mut pages = locking.pages.clone().map(PageIndex);
+        self.thread(node, index).locking = Some(locking);
+        match step? {
+            LockStep::Piece(_) => Ok(()),
+            LockStep::Page(_) => {
                 let thread = self.thread(node, index);
                 thread.plan.push(Action::LockRest);
                 thread.doing = Doing::Thinking;
                 self.queue.put(self.now + FROZEN_NS, Event::Think { node, thread: index });
                 Ok(())
             }
-            Err(CannotLock::Held(held)) => {
-                Err(format!("node {node} refuses to lock {range}, because a thread holds {held}"))
-            }
+            LockStep::Locked => match pages.find(|&page| !has_time && !self.pages.is_locked_by(node, page, self.now)) {
+                Some(page) => Err(format!("a thread of node {node} takes {page} for locked, which it is not")),
+                None => {
+                    self.tally.calls += 1;
+                    self.thread(node, index).doing = Doing::Thinking;
+                    self.think(node, index)
+                }
+            },
+            refused => Err(format!("node {node} refuses to lock pages: {refused:?}")),
         }
     }
 
-    /// A call for pages, which may be refused.
-    fn call_for_range(
-        &mut self,
-        node: u16,
-        index: u8,
-        range: PageRange,
-        stay: Option<Nanoseconds>,
-    ) -> Result<Input, CannotLock> {
-        let (now, fault) = (self.now, self.start.fault());
-        let node = &mut self.nodes[usize::from(node)];
-        let number = node.ticket();
-        let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
-        let call = RangeLockCall { range, number, thread, stay };
-        let input = match fault {
-            NodeFault::LocksFrozen => node.shard_mut(range.first()).locks.call(call, now).map_err(CannotLock::Held)?,
-            _ => node.shard_mut(range.first()).lock(call, now)?,
-        };
-        node.threads[usize::from(index)].doing = Doing::Calling(number);
-        Ok(input)
+    fn lock_piece(&mut self, node: u16, number: u32, locking: &mut Locking) -> Result<LockStep, String> {
+        let now = self.now;
+        if self.start.fault() != NodeFault::LocksFrozen {
+            return locking.go_on(&mut self.at(node), now, number);
+        }
+        let shards = &mut self.nodes[usize::from(node)].pages;
+        let frozen: Vec<Range<u32>> = shards.iter().map(Shard::frozen).collect();
+        shards.iter_mut().for_each(Shard::thaw);
+        let step = locking.go_on(&mut self.at(node), now, number);
+        let shards = self.nodes[usize::from(node)].pages.iter_mut();
+        shards.zip(frozen).for_each(|(shard, pages)| shard.freeze(pages));
+        step
     }
 
     /// A thread that holds `page` locks it: it would wait for itself.
     fn lock_own(&mut self, node: u16, index: u8, page: PageIndex) -> Result<(), String> {
-        if self.call_for_range(node, index, PageRange::one(page), None).is_ok() {
-            return Err(format!("a thread of node {node} holds {page}, and may wait for it"));
+        let (number, now, fault) = (self.nodes[usize::from(node)].ticket(), self.now, self.start.fault());
+        let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
+        let mut own = Locking::new(page.0..page.0 + 1, None, number, thread, fault);
+        match own.go_on(&mut self.at(node), now, number)? {
+            LockStep::Held(_) | LockStep::Page(_) => {
+                self.go_on(node, index);
+                Ok(())
+            }
+            step => Err(format!("a thread of node {node} holds {page}, and may wait for it: {step:?}")),
         }
-        self.go_on(node, index);
-        Ok(())
     }
 
-    /// Gives back what a thread holds of the range that it locked.
-    fn unlock(&mut self, node: u16, index: u8) -> Result<(), String> {
-        let mut locking = self.thread(node, index).locking.take().expect("a range is unlocked after it was locked");
-        while let Some((range, number)) = locking.pop() {
-            self.pages.unlock(node, range, number);
-            let given_back = self.nodes[usize::from(node)].shard_mut(range.first()).locks.give_back(number, self.now);
-            if given_back.was_over && locking.stay.is_none() {
-                return Err(format!("node {node} finds that a lock of {range} is over, which has no time"));
-            }
-            given_back.input.map_or(Ok(()), |input| self.step(node, range.first(), input))?;
+    /// Gives back what a thread holds of the range that it locked. If `is_early`, it waits for a part of it.
+    fn unlock(&mut self, node: u16, index: u8, is_early: bool) -> Result<(), String> {
+        let locking = self.thread(node, index).locking.take().expect("a range is unlocked after it was locked");
+        locking.pieces().for_each(|(piece, number)| self.pages.unlock(node, piece, number));
+        let (now, fault) = (self.now, self.start.fault());
+        let is_kept = locking.stay.is_none();
+        let was_over = locking.give_back(&mut self.at(node), now, is_early, fault)?;
+        if was_over && is_kept {
+            return Err(format!("node {node} finds that the time of a range is over, which has none"));
         }
         Ok(())
     }
@@ -460,26 +457,18 @@ impl<S: Start> World<'_, S> {
     /// change of a protocol.
     pub(super) fn give_up(&mut self, node: u16, index: u8, time_out: u32) -> Result<(), String> {
         self.times_out(node, time_out)?;
-        let (now, fault) = (self.now, self.start.fault());
+        let now = self.now;
         let thread = self.thread(node, index);
-        let Doing::Calling(number) = thread.doing else { return Ok(()) };
-        let locking = thread.locking.as_ref().filter(|locking| locking.time_out == time_out);
-        let Some(wanted) = locking.and_then(Locking::wanted) else { return Ok(()) };
+        let is_locking = thread.locking.as_ref().is_some_and(|locking| locking.time_out == time_out);
+        if !is_locking || !matches!(thread.doing, Doing::Calling(_)) {
+            return Ok(());
+        }
         // It does nothing of what it would have done with the range.
         while thread.plan.pop().is_some_and(|action| action != Action::Unlock) {}
         thread.doing = Doing::Thinking;
         self.tally.given_up += 1;
         self.recorder.note(now, || format!("n{node} thread {index} gives up a range"));
-        if fault != NodeFault::StaysInQueue {
-            let page = wanted.first();
-            let input = self.nodes[usize::from(node)].shard_mut(page).locks.give_back(number, now).input;
-            input.map_or(Ok(()), |input| self.step(node, page, input))?;
-        }
-        if fault == NodeFault::KeepsPieces {
-            self.thread(node, index).locking = None;
-        } else {
-            self.unlock(node, index)?;
-        }
+        self.unlock(node, index, true)?;
         self.go_on(node, index);
         Ok(())
     }
@@ -514,16 +503,5 @@ impl<S: Start> World<'_, S> {
 
 /// The page that an access is about.
 fn page_of(action: Option<Action>) -> PageIndex {
-    match action {
-        Some(
-            Action::Load(page)
-            | Action::Store(page)
-            | Action::Again(page)
-            | Action::AgainHere(page)
-            | Action::Pull(page)
-            | Action::Turn(page)
-            | Action::Exchange(page),
-        ) => page,
-        other => unreachable!("{other:?} is no access"),
-    }
+    action.and_then(Action::page).expect("only an access waits for a page")
 }

@@ -164,9 +164,7 @@ impl Drawing<'_> {
 
     fn range_lock(&mut self) {
         let page = self.any_page();
-        // Neighbours may have different protocols, which one call cannot lock.
-        let after_max = if self.scenario.pattern == Pattern::Changes { 1 } else { LOCKED_PAGES_MAX };
-        let after = self.thread.random.below(u64::from(after_max)) as u32;
+        let after = self.thread.random.below(u64::from(LOCKED_PAGES_MAX)) as u32;
         let end = self.scenario.layout.end_of_run(page, 1 + after);
         let stay = self.thread.random.once_in(4).then(|| 1_000 * self.thread.random.between(1, 400));
         self.push(Action::Lock(page, end, stay));

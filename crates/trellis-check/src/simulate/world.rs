@@ -5,9 +5,10 @@
 
 use super::datagrams::Datagrams;
 use super::events::{Event, Queue};
+use super::leaving::TAKER;
 use super::members::Members;
 use super::network::Network;
-use super::node::{Doing, Node, State, Thread};
+use super::node::{Doing, Node, State, Taker, Thread};
 use super::pages::Pages;
 use super::record::Recorder;
 use super::scenario::{Layout, Pattern, Scenario, Wires};
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
 use trellis_cluster_protocol::node::{Order, Shard};
+use trellis_cluster_protocol::sync::Waiter;
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
@@ -156,6 +158,10 @@ impl<'a, S: Start> World<'a, S> {
             Event::GiveUp { node, thread, time_out } => self.give_up(node, thread, time_out),
             Event::Datagram { slot } => self.datagram_arrives(slot),
             Event::Timer { node, peer } => self.timer(node, peer),
+            Event::Take { node } => {
+                self.nodes[usize::from(node)].taker = Taker::Ready;
+                self.take_over(node)
+            }
             Event::Heal => {
                 self.is_healed = true;
                 self.network.heal(self.now);
@@ -386,6 +392,12 @@ impl<S: Start> model::Cluster for World<'_, S> {
     fn look_again(&mut self, node: u16, pages: PageRange) -> Result<(), String> {
         self.wake(node, pages);
         Ok(())
+    }
+
+    fn waits(&mut self, node: u16, page: PageIndex, waiter: Waiter) {
+        if waiter == TAKER {
+            self.nodes[usize::from(node)].taker = Taker::Waits(page);
+        }
     }
 
     fn has_timer(&mut self, node: u16, due: Nanoseconds) {

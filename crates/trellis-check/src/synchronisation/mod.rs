@@ -23,7 +23,7 @@ use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{ABANDONED, Effect, Input, Message, Sync, Waiter};
 
 /// The programs; every thread runs its program `rounds` times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Program {
     /// Takes one of the locks and releases it.
     Locks,

@@ -6,7 +6,7 @@
 //! the protocol: knowledge that goes from one node to another.
 
 use super::{Story, Words};
-use trellis_check::model::twinned::{Body, Came, Diff, PAGE_WORDS, Releasing, Twinned, Value};
+use trellis_check::model::twinned::{Body, Diff, PAGE_WORDS, Releasing, Twinned, Value};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Hlrc, Input, Message, Propagation};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
@@ -251,8 +251,7 @@ struct Acting<'a> {
 
 impl<'a> Carrier for Acting<'a> {
     type Protocol = Hlrc;
-    type Attached = Came<'a>;
-    type Breach = String;
+    trellis_check::obeys!('a);
 
     fn shard(&mut self) -> &mut Shard<Hlrc> {
         &mut self.script.node(self.node).pages
@@ -262,19 +261,6 @@ impl<'a> Carrier for Acting<'a> {
         self.shard().protocol.step(0, input, effects);
         self.script.log.push(format!("n{} {input}", self.node));
         self.script.log.extend(effects.iter().map(|effect| format!("  {effect}")));
-    }
-
-    fn order(&mut self, effect: Effect) -> Order {
-        self.shard().order(effect, || 0, 0)
-    }
-
-    fn carry_out(&mut self, order: Order, came: Came<'a>) -> Result<(), String> {
-        self.obey(order, came)
-    }
-
-    fn send_diffs(&mut self, message: Message, to: impl Iterator<Item = NodeId>, came: Came<'a>) -> Result<(), String> {
-        self.send_all(message, to, came);
-        Ok(())
     }
 }
 

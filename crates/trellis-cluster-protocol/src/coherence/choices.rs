@@ -12,7 +12,7 @@ use super::lock::Lock;
 use super::migrate::Migrate;
 use super::{Coherence, Effect, Geometry, Input};
 use crate::Nanoseconds;
-use crate::page::{Access, PageIndex};
+use crate::page::{Access, PageIndex, PageRange};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -338,6 +338,10 @@ impl Coherence for Running {
 
     fn adopt(&mut self, page: PageIndex) {
         of_running!(self, protocol => protocol.adopt(page));
+    }
+
+    fn lockable(&self, wanted: PageRange) -> Result<PageRange, PageRange> {
+        of_running!(self, protocol => protocol.lockable(wanted))
     }
 
     fn is_watched(&self, page: PageIndex) -> bool {

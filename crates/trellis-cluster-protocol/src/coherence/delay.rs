@@ -221,6 +221,10 @@ impl<P: Coherence> Coherence for Delay<P> {
     fn adopt(&mut self, page: PageIndex) {
         self.inner.adopt(page);
     }
+
+    fn lockable(&self, wanted: PageRange) -> Result<PageRange, PageRange> {
+        self.inner.lockable(wanted)
+    }
 }
 
 // Messages that wait.

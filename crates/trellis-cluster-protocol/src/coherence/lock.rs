@@ -173,6 +173,10 @@ impl<P: Coherence> Coherence for Lock<P> {
     fn adopt(&mut self, page: PageIndex) {
         self.inner.adopt(page);
     }
+
+    fn lockable(&self, wanted: PageRange) -> Result<PageRange, PageRange> {
+        Ok(wanted)
+    }
 }
 
 // The side of the node that locks.

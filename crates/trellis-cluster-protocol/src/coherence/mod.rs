@@ -660,6 +660,15 @@ pub trait Coherence {
         Err(CannotChange)
     }
 
+    /// The first pages of `wanted` that one [`Input::Lock`] can name: they have one protocol.
+    ///
+    /// # Errors
+    ///
+    /// The first pages of `wanted` whose protocol has no locks.
+    fn lockable(&self, wanted: PageRange) -> Result<PageRange, PageRange> {
+        Err(wanted)
+    }
+
     /// Whether stores to `page` are noticed by marks now, so that the page must be examined before a publication. The
     /// page is here, and the protocol does not know of a store to it. This is only so under release consistency
     /// ([`hlrc`]).

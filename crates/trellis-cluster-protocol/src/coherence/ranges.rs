@@ -208,6 +208,11 @@ impl Coherence for Ranges {
         Ok(())
     }
 
+    fn lockable(&self, wanted: PageRange) -> Result<PageRange, PageRange> {
+        let first = self.alike(wanted.first(), wanted);
+        if self.protocol(first.first()).can_lock() { Ok(first) } else { Err(first) }
+    }
+
     fn is_watched(&self, page: PageIndex) -> bool {
         self.of(page).is_watched(page)
     }
@@ -243,6 +248,15 @@ mod tests {
 
     fn run(first: u32, count: u32) -> PageRange {
         PageRange::new(PageIndex(first), count).unwrap()
+    }
+
+    #[test]
+    fn one_call_locks_pages_of_one_protocol_that_has_locks() {
+        let mut node = ranges(1);
+        node.change(run(4, 4), "delay(lock(ivy))".parse().unwrap()).unwrap();
+        node.change(run(8, 2), "lock(migrate)".parse().unwrap()).unwrap();
+        let lockable = [run(0, 16), run(5, 11), run(8, 1), run(9, 7), run(10, 6)].map(|wanted| node.lockable(wanted));
+        assert_eq!(lockable, [Err(run(0, 4)), Ok(run(5, 3)), Ok(run(8, 1)), Ok(run(9, 1)), Err(run(10, 6))]);
     }
 
     #[test]

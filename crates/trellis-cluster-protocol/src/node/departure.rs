@@ -89,14 +89,7 @@ impl Leaving {
             LeavingStep::AwaitTurn | LeavingStep::AwaitSynchronisation | LeavingStep::AwaitFarewells => {
                 return Ok((!is_alone && !parts.has_come(step)).then_some(Awaited::Others));
             }
-            LeavingStep::AnswerDeferred => {
-                for number in 0..parts.shards() {
-                    let mut held = parts.hold(number);
-                    for input in held.shard().departures.take_deferred() {
-                        take(&mut held, input)?;
-                    }
-                }
-            }
+            LeavingStep::AnswerDeferred => answer_deferred(parts)?,
             LeavingStep::AwaitRequests if is_alone => {}
             LeavingStep::AwaitRequests => {
                 for run in runs(0..self.pages) {
@@ -125,9 +118,20 @@ impl Leaving {
     }
 }
 
+/// Answers the nodes that were told to ask again ([`super::Departures::take_deferred`]).
+pub fn answer_deferred<P: Parts>(parts: &mut P) -> Result<(), P::Breach> {
+    for number in 0..parts.shards() {
+        let mut held = parts.hold(number);
+        for input in held.shard().departures.take_deferred() {
+            take(&mut held, input)?;
+        }
+    }
+    Ok(())
+}
+
 /// Handles the messages that were held back here: no message arrives after the last farewell, and no node may be left waiting
 /// for an answer. Returns when the next alarm that holds back an answer goes off.
-fn answer_held<P: Parts>(parts: &mut P, now: Nanoseconds) -> Result<Option<Nanoseconds>, P::Breach> {
+pub fn answer_held<P: Parts>(parts: &mut P, now: Nanoseconds) -> Result<Option<Nanoseconds>, P::Breach> {
     let mut next = None;
     for number in 0..parts.shards() {
         let mut held = parts.hold(number);

@@ -61,6 +61,11 @@ impl<C: Coherence> Shard<C> {
         self.frozen = 0..0;
     }
 
+    /// The pages that are frozen, of which those of this shard count.
+    pub fn frozen(&self) -> Range<u32> {
+        self.frozen.clone()
+    }
+
     /// Whether `page` is frozen: a thread that needs it waits until it is thawed.
     pub fn is_frozen(&self, page: PageIndex) -> bool {
         self.frozen.contains(&page.0)
@@ -209,7 +214,7 @@ mod tests {
     #[test]
     fn a_frozen_page_is_locked_by_no_thread() {
         let mut shard = shard();
-        let call = RangeLockCall { range: range(2, 4), number: 1, thread: 1, stay: None };
+        let call = RangeLockCall { range: range(2, 4), number: 1, thread: 1, waiter: 1, stay: None };
         shard.freeze(5..9);
         assert_eq!(shard.lock(call, 0), Err(CannotLock::Frozen(PageIndex(5))));
         shard.thaw();

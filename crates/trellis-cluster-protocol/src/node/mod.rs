@@ -9,7 +9,7 @@
 //! [`Shard`] joins the decisions about the pages of one shard, and [`Consistency`] those about releases on the whole node.
 //! [`step`] lets a shard take a fact, and has a [`Carrier`] carry out what follows. A decision about several shards or
 //! other parts holds them one after the other ([`Parts`], [`Publisher`], [`Member`]): [`publish`], [`apply`], [`hear`],
-//! [`with_token`], [`PageChange`], [`Leaving`], [`members_changed`].
+//! [`with_token`], [`LockedRange`], [`PageChange`], [`Leaving`], [`members_changed`].
 //!
 //! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
 //! thread, no bytes of pages.
@@ -31,16 +31,16 @@ mod take_over;
 mod timers;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
-pub use departure::{Awaited, Leaving, Member, members_changed};
+pub use departure::{Awaited, Leaving, Member, answer_deferred, answer_held, members_changed};
 pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
 use marks::Marks;
 pub use open_pages::STORED_IN_A_ROW;
-pub use page_change::{Next, PageChange, thaw};
-pub use range_locks::{GivenBack, LockedRange, RangeLockCall, RangeLocks};
-pub use releases::{Publisher, Releases, apply, hear, look_for_stores, publish, published, with_token};
+pub use page_change::{Next, PageChange, change_run, thaw};
+pub use range_locks::{GivenBack, LockStep, LockedRange, RangeLockCall, RangeLocks, give_back_all, locked};
+pub use releases::{Publisher, Releases, apply, enters, hear, leaves, look_for_stores, publish, published, with_token};
 pub use shard::{Order, Shard};
-pub use step::{Carrier, Parts, step, take, take_due};
+pub use step::{Carrier, Parts, looks, runs_on, step, take, take_due};
 pub use take_over::{TakeOver, Taking};
 pub use timers::{Resumes, Timers};

@@ -205,15 +205,20 @@ impl PageChange {
             return Ok(Some(Next::Prepare));
         }
         for run in runs(self.pages.clone()) {
-            let mut held = parts.hold_of(run.first());
-            for input in held.shard().let_go(run) {
-                take(&mut held, input)?;
-            }
-            held.shard().change(run, self.protocol).expect("the region's protocols were counted");
-            held.has_changed(run, self.protocol);
+            change_run(&mut parts.hold_of(run.first()), run, self.protocol)?;
         }
         Ok(None)
     }
+}
+
+/// Changes the protocol of the pages of one shard, about which nothing is under way anywhere.
+pub fn change_run<C: Carrier>(held: &mut C, run: PageRange, protocol: Protocol) -> Result<(), C::Breach> {
+    for input in held.shard().let_go(run) {
+        take(held, input)?;
+    }
+    held.shard().change(run, protocol).expect("the region's protocols were counted");
+    held.has_changed(run, protocol);
+    Ok(())
 }
 
 /// Thaws all pages, and wakes the threads that wait for one of `pages`.

@@ -2,15 +2,18 @@
 //!
 //! One call names pages of one shard, because the layer that locks pages is a part of a shard
 //! ([`crate::coherence::lock`]). A range that the program locks may have pages of several shards and of several protocols:
-//! [`LockedRange`] takes it piece by piece.
+//! [`LockedRange`] takes it piece by piece. A thread carries that out: it waits for what [`LockStep`] names, and goes on.
 //!
 //! Promises: pieces are taken in ascending order and given back in descending order, so that nodes whose ranges overlap
-//! cannot wait for each other for ever; a thread that would wait for itself is refused; a call whose time is over holds
-//! nothing. It must never read a clock: its callers say what time it is.
+//! cannot wait for each other for ever; a thread that would wait for itself is refused, and so is a range with a page
+//! whose protocol has no locks; a call whose time is over holds nothing. It must never read a clock: its callers say what
+//! time it is. It must never hold a shard while its thread waits.
 
+use super::{CannotLock, Carrier, Parts, step, take, take_due};
 use crate::Nanoseconds;
-use crate::coherence::Input;
-use crate::page::{PageIndex, PageRange};
+use crate::coherence::{Coherence, Input};
+use crate::page::{PageIndex, PageRange, runs};
+use crate::sync::Waiter;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -26,6 +29,8 @@ pub struct RangeLockCall {
     pub number: u32,
     /// The thread that calls.
     pub thread: u64,
+    /// That thread, while it waits.
+    pub waiter: Waiter,
     /// How long the pages are held at most; `None`: until they are given back.
     pub stay: Option<Nanoseconds>,
 }
@@ -78,6 +83,16 @@ impl RangeLocks {
         }
     }
 
+    /// Whether a call has its pages.
+    pub fn is_granted(&self, number: u32) -> bool {
+        self.place(number).is_ok_and(|place| self.calls[place].1.is_some())
+    }
+
+    /// The call with this number.
+    pub fn find(&self, number: u32) -> Option<RangeLockCall> {
+        self.place(number).ok().map(|place| self.calls[place].0)
+    }
+
     /// The protocol set the alarm that ends the call which was granted last from page `first` on: its time begins now.
     pub fn time_begins(&mut self, first: PageIndex, now: Nanoseconds) {
         let timed = self.calls.iter_mut().filter(|(call, _)| call.range.first() == first && call.stay.is_some());
@@ -109,7 +124,7 @@ impl RangeLocks {
     }
 
     /// As [`RangeLocks::in_use`], of any pages.
-    pub fn any_in_use(&self, now: Nanoseconds) -> Option<PageRange> {
+    fn any_in_use(&self, now: Nanoseconds) -> Option<PageRange> {
         self.calls.iter().find(|held| !is_over(held, now)).map(|(call, _)| call.range)
     }
 
@@ -127,43 +142,137 @@ fn is_over((call, since): &(RangeLockCall, Option<Nanoseconds>), now: Nanosecond
 /// A range that the program locks, piece by piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockedRange {
-    /// The pages that it does not have yet.
+    /// The pages for which it has not called yet.
     rest: Range<u32>,
-    /// What it has, each piece with the number of its call, in ascending order.
-    pieces: Vec<(PageRange, u32)>,
+    /// What it has called for, each piece with the number of its call, in ascending order. It has all but the last, for
+    /// which it may wait. Only a checker that breaks a node changes them.
+    pub pieces: Vec<(PageRange, u32)>,
+    thread: u64,
+    stay: Option<Nanoseconds>,
+    is_local: bool,
+}
+
+/// What the thread that locks a range does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockStep {
+    /// It waits until something about this page, which is frozen, has changed ([`Carrier::wait_for`]).
+    Page(PageIndex),
+    /// It waits until its call has these pages ([`super::Order::Granted`]), which may be so already.
+    Piece(PageRange),
+    /// It has the range.
+    Locked,
+    /// It has nothing. The protocol of these pages has no locks.
+    NoLocks(PageRange),
+    /// It has nothing. It holds these pages already, and would wait for itself.
+    Held(PageRange),
 }
 
 impl LockedRange {
-    /// Nothing of `pages` is taken yet.
-    pub fn new(pages: Range<u32>) -> LockedRange {
-        LockedRange { rest: pages, pieces: Vec::with_capacity(1) }
+    /// Nothing of `pages` is taken yet. `thread` will hold them for `stay`, or until it gives them back.
+    pub fn new(pages: Range<u32>, thread: u64, stay: Option<Nanoseconds>) -> LockedRange {
+        LockedRange { rest: pages, pieces: Vec::with_capacity(1), thread, stay, is_local: true }
     }
 
-    /// The pages of which the first ones are to be taken next, all of one shard; nothing where all are taken.
-    pub fn wanted(&self) -> Option<PageRange> {
-        (!self.rest.is_empty()).then(|| PageRange::around(PageIndex(self.rest.start), self.rest.start, self.rest.end))
+    /// Whether no piece took a message or a wait up to now.
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
-    /// `piece`, the first pages of [`LockedRange::wanted`], was granted to the call of this number.
-    ///
-    /// # Panics
-    ///
-    /// If they are not the first of those: two nodes that take pages in different orders may wait for each other for ever.
-    pub fn took(&mut self, piece: PageRange, number: u32) {
-        assert_eq!(piece.first().0, self.rest.start, "pages of a range are locked in ascending order");
-        self.rest.start = piece.end();
-        self.pieces.push((piece, number));
+    /// Takes the next step; the thread, `waiter`, has waited for what the step before named. `number` is for a call: no
+    /// other call of this node has it. A thread that waits no longer gives the range back.
+    pub fn go_on<P: Parts>(
+        &mut self,
+        parts: &mut P,
+        now: Nanoseconds,
+        number: u32,
+        waiter: Waiter,
+    ) -> Result<LockStep, P::Breach> {
+        if self.pieces.is_empty()
+            && let Some(refused) = self.without_locks(parts)
+        {
+            return Ok(LockStep::NoLocks(refused));
+        }
+        let Some(wanted) = runs(self.rest.clone()).next() else { return Ok(LockStep::Locked) };
+        let mut held = parts.hold_of(wanted.first());
+        // Locks whose time is over end now. One whose time ends from now on is still held for this call.
+        take_due(&mut held, now)?;
+        let call = held.shard().protocol.lockable(wanted).map(|range| {
+            let call = RangeLockCall { range, number, thread: self.thread, waiter, stay: self.stay };
+            (range, held.shard().lock(call, now))
+        });
+        let refused = match call {
+            Ok((range, Ok(input))) => {
+                let sent = step(&mut held, input, Default::default())?;
+                self.is_local &= sent == 0 && held.shard().locks.is_granted(number);
+                self.rest.start = range.end();
+                self.pieces.push((range, number));
+                return Ok(LockStep::Piece(range));
+            }
+            Ok((_, Err(CannotLock::Frozen(page)))) => {
+                held.wait_for(page, waiter);
+                return Ok(LockStep::Page(page));
+            }
+            Ok((_, Err(CannotLock::Held(pages)))) => LockStep::Held(pages),
+            Err(pages) => LockStep::NoLocks(pages),
+        };
+        drop(held);
+        self.give_back(parts, now)?;
+        Ok(refused)
     }
 
-    /// The piece to give back next, with the number of its call: the last that is still there.
-    pub fn pop(&mut self) -> Option<(PageRange, u32)> {
-        self.pieces.pop()
+    /// Gives back what it has, and waits for nothing any more. A second call does nothing. Returns whether the time of a
+    /// piece was over before: others may have used its pages since.
+    pub fn give_back<P: Parts>(&mut self, parts: &mut P, now: Nanoseconds) -> Result<bool, P::Breach> {
+        let mut was_over = false;
+        while let Some((piece, number)) = self.pieces.pop() {
+            let mut held = parts.hold_of(piece.first());
+            let given_back = held.shard().locks.give_back(number, now);
+            was_over |= given_back.was_over;
+            given_back.input.map_or(Ok(()), |input| take(&mut held, input))?;
+        }
+        Ok(was_over)
     }
+
+    /// The first pages of the rest whose protocol has no locks.
+    fn without_locks<P: Parts>(&self, parts: &mut P) -> Option<PageRange> {
+        runs(self.rest.clone()).find_map(|run| {
+            let mut held = parts.hold_of(run.first());
+            let mut rest = Some(run);
+            while let Some(wanted) = rest {
+                match held.shard().protocol.lockable(wanted) {
+                    Ok(lockable) => rest = run.from(lockable.end()),
+                    Err(refused) => return Some(refused),
+                }
+            }
+            None
+        })
+    }
+}
+
+/// The first pages that a call of the node waits for or holds.
+pub fn locked<P: Parts>(parts: &mut P, now: Nanoseconds) -> Option<PageRange> {
+    (0..parts.shards()).find_map(|number| parts.hold(number).shard().locks.any_in_use(now))
+}
+
+/// Gives back everything that the node's program holds or waits for, because it is done.
+pub fn give_back_all<P: Parts>(parts: &mut P) -> Result<(), P::Breach> {
+    for number in 0..parts.shards() {
+        let mut held = parts.hold(number);
+        while let Some(input) = held.shard().locks.pop() {
+            take(&mut held, input)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coherence::{Effect, Geometry, Message, Protocol, Ranges};
+    use crate::homes::{Home, Manager};
+    use crate::node::{Order, Shard};
+    use crate::page::{CHUNK_PAGES, NodeId};
+    use core::convert::Infallible;
 
     const ME: u64 = 7;
 
@@ -172,7 +281,7 @@ mod tests {
     }
 
     fn call(first: u32, count: u32, number: u32, stay: Option<Nanoseconds>) -> RangeLockCall {
-        RangeLockCall { range: range(first, count), number, thread: ME, stay }
+        RangeLockCall { range: range(first, count), number, thread: ME, waiter: number, stay }
     }
 
     #[test]
@@ -213,25 +322,135 @@ mod tests {
         assert_eq!(locks.pop(), None);
     }
 
-    #[test]
-    fn pieces_are_taken_upwards_and_given_back_downwards() {
-        let mut locked = LockedRange::new(500..1030);
-        let mut number = 0;
-        while let Some(wanted) = locked.wanted() {
-            number += 1;
-            locked.took(wanted, number);
+    /// The only node of a cluster, with two shards. A chunk is between two others; no page of it has locks.
+    struct Alone {
+        shards: Vec<Shard<Ranges>>,
+        granted: Vec<u32>,
+        unlocked: Vec<u32>,
+    }
+
+    const CHUNK: u32 = CHUNK_PAGES;
+
+    impl Alone {
+        fn new() -> Alone {
+            let start = |shard| {
+                let home = Home::Manager(Manager(NodeId(0)));
+                let pages = 4 * CHUNK;
+                let geometry =
+                    Geometry { me: NodeId(0), nodes: 1, founders: 1, pages, shard, shards: 2, home, marks: false };
+                let [lock, other] = ["lock(migrate)", "lock(ivy)"].map(|name| name.parse().expect("a protocol"));
+                let mut shard = Shard::new(Ranges::new(lock, geometry), geometry, NodeId(0));
+                let changes = [(CHUNK + 4, 4, other), (2 * CHUNK, CHUNK, Protocol::IVY)];
+                for (first, count, protocol) in
+                    changes.into_iter().filter(|(first, ..)| first / CHUNK % 2 == geometry.shard)
+                {
+                    shard.change(range(first, count), protocol).expect("three protocols are not too many");
+                }
+                shard
+            };
+            Alone { shards: (0..2).map(start).collect(), granted: Vec::new(), unlocked: Vec::new() }
         }
-        let mut back = || locked.pop().map(|(piece, number)| (piece.first().0, piece.end(), number));
-        assert_eq!(
-            [back(), back(), back(), back()],
-            [Some((1024, 1030, 3)), Some((512, 1024, 2)), Some((500, 512, 1)), None]
-        );
-        assert_eq!(LockedRange::new(7..7).wanted(), None);
+
+        /// Locks pages without a wait; returns the last step.
+        fn lock(&mut self, locked: &mut LockedRange) -> LockStep {
+            for number in 1.. {
+                let Ok(step) = locked.go_on(self, 0, number, number);
+                if !matches!(step, LockStep::Piece(_)) {
+                    return step;
+                }
+            }
+            unreachable!("the range ends")
+        }
+    }
+
+    struct Part<'a> {
+        of: &'a mut Alone,
+        number: usize,
+    }
+
+    impl Parts for Alone {
+        type Held<'a> = Part<'a>;
+        type Breach = Infallible;
+
+        fn shards(&self) -> u32 {
+            2
+        }
+
+        fn hold(&mut self, shard: u32) -> Part<'_> {
+            Part { of: self, number: shard as usize }
+        }
+    }
+
+    impl Carrier for Part<'_> {
+        type Protocol = Ranges;
+        type Attached = ();
+        type Breach = Infallible;
+
+        fn shard(&mut self) -> &mut Shard<Ranges> {
+            &mut self.of.shards[self.number]
+        }
+
+        fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
+            if let Input::Unlock { range, .. } = input {
+                self.of.unlocked.push(range.first().0);
+            }
+            self.shard().protocol.step(0, input, effects);
+        }
+
+        fn order(&mut self, effect: Effect) -> Order {
+            self.shard().order(effect, || 0, 0)
+        }
+
+        fn carry_out(&mut self, order: Order, (): ()) -> Result<(), Infallible> {
+            if let Order::Granted { range, .. } = order {
+                self.of.granted.push(range.first().0);
+            }
+            Ok(())
+        }
+
+        fn send_diffs(&mut self, _: Message, _: impl Iterator<Item = NodeId>, (): ()) -> Result<(), Infallible> {
+            unreachable!("no page is under release consistency")
+        }
     }
 
     #[test]
-    #[should_panic(expected = "in ascending order")]
-    fn a_piece_out_of_order_is_noticed() {
-        LockedRange::new(500..600).took(range(512, 88), 1);
+    fn pieces_have_one_protocol_and_are_taken_upwards_and_given_back_downwards() {
+        let (mut node, mut locked) = (Alone::new(), LockedRange::new(CHUNK - 2..CHUNK + 10, ME, None));
+        assert_eq!((node.lock(&mut locked), locked.is_local()), (LockStep::Locked, true));
+        let firsts = [CHUNK - 2, CHUNK, CHUNK + 4, CHUNK + 8];
+        assert_eq!(node.granted, firsts);
+        assert_eq!(super::locked(&mut node, 0), Some(range(CHUNK - 2, 2)));
+        assert_eq!(locked.give_back(&mut node, 0), Ok(false));
+        assert!(node.unlocked.iter().rev().eq(&firsts));
+        assert_eq!(locked.give_back(&mut node, 0), Ok(false), "a second call does nothing");
+        assert_eq!((node.unlocked.len(), super::locked(&mut node, 0)), (4, None));
+        assert_eq!(node.lock(&mut LockedRange::new(7..7, ME, None)), LockStep::Locked);
+    }
+
+    #[test]
+    fn a_range_that_is_refused_holds_nothing() {
+        let mut node = Alone::new();
+        let mut without_locks = LockedRange::new(CHUNK + 2..2 * CHUNK + 3, ME, None);
+        assert_eq!(node.lock(&mut without_locks), LockStep::NoLocks(range(2 * CHUNK, 3)));
+        assert_eq!(node.granted, [], "it is refused before a piece is taken");
+        let mut upper = LockedRange::new(CHUNK + 9..CHUNK + 10, ME, None);
+        assert_eq!(node.lock(&mut upper), LockStep::Locked);
+        let mut own = LockedRange::new(CHUNK - 1..CHUNK + 10, ME, None);
+        assert_eq!(node.lock(&mut own), LockStep::Held(range(CHUNK + 9, 1)));
+        assert_eq!(node.unlocked, [CHUNK + 4, CHUNK, CHUNK - 1]);
+        give_back_all(&mut node).unwrap();
+        assert_eq!(super::locked(&mut node, 0), None);
+        assert_eq!(upper.give_back(&mut node, 0), Ok(true), "the call is forgotten");
+    }
+
+    #[test]
+    fn a_thread_waits_until_a_page_is_thawed() {
+        let (mut node, mut locked) = (Alone::new(), LockedRange::new(CHUNK - 1..CHUNK + 2, ME, Some(9)));
+        node.shards[1].freeze(CHUNK + 1..CHUNK + 2);
+        assert_eq!(node.lock(&mut locked), LockStep::Page(PageIndex(CHUNK + 1)));
+        assert_eq!(node.granted, [CHUNK - 1]);
+        node.shards[1].thaw();
+        assert_eq!(node.lock(&mut locked), LockStep::Locked);
+        assert_eq!(locked.give_back(&mut node, 9), Ok(true), "its time is over");
     }
 }

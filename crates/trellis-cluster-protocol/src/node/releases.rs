@@ -117,6 +117,24 @@ pub fn published(releases: &mut impl Releases) {
     }
 }
 
+/// A call of the program is about to reach the objects.
+pub fn enters<P: Publisher>(parts: &mut P, call: &sync::Input) {
+    if let sync::Input::Arrive(barrier, ..) = *call
+        && parts.has_releases()
+    {
+        parts.consistency().knowledge.comes_to_barrier(barrier);
+    }
+}
+
+/// The call was answered, or its thread waits no longer.
+pub fn leaves<P: Publisher>(parts: &mut P, call: &sync::Input, is_answered: bool) {
+    if let sync::Input::Arrive(barrier, ..) = *call
+        && parts.has_releases()
+    {
+        parts.consistency().knowledge.leaves_barrier(barrier, is_answered);
+    }
+}
+
 /// Applies what was released to this node ([`Consistency::refresh`]).
 pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
     notices

@@ -49,7 +49,7 @@ pub enum Order {
         /// The message.
         message: Message,
     },
-    /// Wake the thread of the call, which has these pages now.
+    /// Wake the thread of the call ([`RangeLocks::find`]), which has these pages now.
     Granted {
         /// The pages.
         range: PageRange,
@@ -341,7 +341,7 @@ mod tests {
     fn the_time_of_a_locked_range_begins_with_its_alarm() {
         let mut shard = shard();
         let range = PageRange::one(PAGE);
-        let call = RangeLockCall { range, number: 3, thread: 1, stay: Some(100) };
+        let call = RangeLockCall { range, number: 3, thread: 1, waiter: 1, stay: Some(100) };
         shard.locks.call(call, 0).expect("nobody holds it");
         let granted = shard.order(Effect::Locked { range, call: 3 }, || 20, HOLD_MAX);
         assert_eq!(granted, Order::Granted { range, call: 3 });

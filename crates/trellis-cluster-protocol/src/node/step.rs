@@ -4,7 +4,7 @@
 //! shard itself concludes follows in the same step: changes of pages that were inspected, and the answers of departed nodes.
 //! It must never step another shard. The room for effects is kept, so that a step allocates only when it needs more.
 
-use super::{Order, Shard};
+use super::{Order, Resumes, Shard};
 use crate::Nanoseconds;
 use crate::coherence::{Coherence, Effect, Input, Message, Protocol};
 use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
@@ -106,6 +106,30 @@ pub fn take_due<C: Carrier>(carrier: &mut C, now: Nanoseconds) -> Result<(), C::
         take(carrier, input)?;
     }
     Ok(())
+}
+
+/// A thread that was woken for `page` after a fault is about to retry ([`super::Timers::looks`]).
+pub fn looks<C: Carrier>(carrier: &mut C, page: PageIndex, now: impl Fn() -> Nanoseconds) -> Result<(), C::Breach> {
+    let resumes = carrier.shard().timers.looks(page, &now);
+    resume(carrier, resumes, now)
+}
+
+/// A thread runs on that was woken for `page`, but not after a fault ([`super::Timers::runs_on`]).
+pub fn runs_on<C: Carrier>(carrier: &mut C, page: PageIndex, now: impl Fn() -> Nanoseconds) -> Result<(), C::Breach> {
+    let resumes = carrier.shard().timers.runs_on(page, &now);
+    resume(carrier, resumes, now)
+}
+
+fn resume<C: Carrier>(
+    carrier: &mut C,
+    resumes: Option<Resumes>,
+    now: impl Fn() -> Nanoseconds,
+) -> Result<(), C::Breach> {
+    match resumes {
+        Some(Resumes::Now(input)) => take(carrier, input),
+        Some(Resumes::At(due)) => carrier.carry_out(Order::WakeAt { now: now(), due }, C::Attached::default()),
+        None => Ok(()),
+    }
 }
 
 fn step_once<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {

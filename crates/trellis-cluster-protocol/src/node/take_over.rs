@@ -1,10 +1,14 @@
 //! The coordinator takes over the pages that a leaving node leaves behind.
 //!
 //! Promises: every page that was named is taken for stores before the membership is told that all were
-//! ([`crate::membership::Input::TookOver`]), and it is told once for each node that leaves. It must never wait: a thread
-//! carries out the steps, each after the one before.
+//! ([`crate::membership::Input::TookOver`]), and it is told once for each node that leaves. A page that was taken may go to
+//! other nodes at once. It must never wait: a thread carries out the steps, each after the one before.
 
-use crate::page::{PageIndex, PageRange};
+use super::{Carrier, Parts, runs_on, take};
+use crate::Nanoseconds;
+use crate::coherence::{Coherence, Input};
+use crate::page::{Access, PageIndex, PageRange};
+use crate::sync::Waiter;
 use alloc::collections::VecDeque;
 
 /// The next step of the thread that takes pages over.
@@ -12,7 +16,8 @@ use alloc::collections::VecDeque;
 pub enum Taking {
     /// Announce to the protocol that these pages will be stored to. They may come together.
     Announce(PageRange),
-    /// Have this page here for stores, once: other nodes may have taken it since it came.
+    /// Have this page here for stores, once: other nodes may have taken it since it came. The thread waits until something
+    /// about it has changed ([`Carrier::wait_for`]).
     Page(PageIndex),
     /// All pages were taken: tell the membership.
     Done,
@@ -26,6 +31,8 @@ pub struct TakeOver {
     current: Option<PageRange>,
     /// All pages were named.
     is_complete: bool,
+    /// The page for which the thread waits.
+    awaited: Option<PageIndex>,
 }
 
 impl TakeOver {
@@ -37,6 +44,35 @@ impl TakeOver {
     /// The node has named all its pages ([`crate::membership::Effect::TakeOverEnds`]).
     pub fn end(&mut self) {
         self.is_complete = true;
+    }
+
+    /// Takes pages until the thread has to wait for one, or something else is its next step. `waiter` is the thread. `None`
+    /// while nothing is left to do and the node has not named its last page.
+    pub fn go_on<P: Parts>(
+        &mut self,
+        parts: &mut P,
+        now: Nanoseconds,
+        waiter: Waiter,
+    ) -> Result<Option<Taking>, P::Breach> {
+        loop {
+            let page = match self.awaited.take().map(Taking::Page).or_else(|| self.next_step()) {
+                Some(Taking::Page(page)) => page,
+                other => return Ok(other),
+            };
+            let mut held = parts.hold_of(page);
+            if held.shard().protocol.access(page) < Access::Write {
+                self.awaited = Some(page);
+                held.wait_for(page, waiter);
+                take(&mut held, Input::Fault { page, write: true, wanted: PageRange::one(page) })?;
+                return Ok(Some(Taking::Page(page)));
+            }
+            runs_on(&mut held, page, || now)?;
+        }
+    }
+
+    /// The page for which the thread waits counts as taken; only a checker that breaks a node says so.
+    pub fn skip_page(&mut self) {
+        self.awaited = None;
     }
 
     /// The next step, after the one before is over. `None` while nothing is left to do and the node has not named its last

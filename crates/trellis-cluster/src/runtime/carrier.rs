@@ -61,7 +61,11 @@ impl<'a, S: DerefMut<Target = Shard>> Carrier for NodeCarrier<'a, S> {
                 }
                 node.send(to, &wire::Message::Coherence(message));
             }
-            Order::Granted { call, .. } => node.wake_call(shard, call),
+            Order::Granted { call, .. } => {
+                if let Some(call) = shard.node.locks.find(call) {
+                    node.waiters.signal(call.waiter, 0);
+                }
+            }
             Order::WakeAt { now, due } => node.progress.wake_at(now, due),
             Order::Nothing => {}
             Order::Lost { to, message } => {

@@ -17,7 +17,6 @@ use trellis_memory::{Detection, MapError};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
@@ -228,21 +227,12 @@ impl Node {
     }
 
     fn wait_for_change(&self, ticket: &super::Ticket<'_>, page: PageIndex) -> Result<(), WaitError> {
-        match self.wait(ticket, WAIT) {
-            Waited::Done => Ok(()),
-            waited => Err(self.not_gathered(waited, page)),
-        }
-    }
-
-    fn not_gathered(&self, waited: Waited, page: PageIndex) -> WaitError {
-        match waited {
-            Waited::Failed => WaitError::Failed(self.failure.sentence()),
-            _ => WaitError::TooLong {
-                what: WAIT.to_string(),
-                seconds: self.config.wait_seconds_max,
-                whom: format!("page {} did not come: {}", page.0, self.who_has_page(page)),
-            },
-        }
+        let waited = self.wait(ticket, WAIT);
+        self.has_waited(waited, || WaitError::TooLong {
+            what: WAIT.to_string(),
+            seconds: self.config.wait_seconds_max,
+            whom: format!("page {} did not come: {}", page.0, self.who_has_page(page)),
+        })
     }
 }
 

@@ -16,7 +16,6 @@ use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, runs};
 
 use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Waiting, shard_number};
-use super::progress::Waited;
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
@@ -115,11 +114,7 @@ impl Node {
         let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.state).end();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-        match waited {
-            Waited::Done => Ok(()),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(Wait::Publication, self.whom(Wait::Publication))),
-        }
+        self.has_waited(waited, || self.too_long(Wait::Publication, self.whom(Wait::Publication)))
     }
 
     pub(super) fn homes_that_owe_an_answer(&self) -> String {
@@ -171,22 +166,6 @@ impl Node {
         };
     }
 
-    /// As [`node::Knowledge::comes_to_barrier`].
-    pub(super) fn comes_to_barrier(&self, id: u64) {
-        if !self.consistency.is_used() {
-            return;
-        }
-        lock(&self.consistency.state).knowledge.comes_to_barrier(id);
-    }
-
-    /// As [`node::Knowledge::leaves_barrier`].
-    pub(super) fn leaves_barrier(&self, id: u64, all_came: bool) {
-        if !self.consistency.is_used() {
-            return;
-        }
-        lock(&self.consistency.state).knowledge.leaves_barrier(id, all_came);
-    }
-
     /// Makes `node` the home of those pages that no node has touched and whose protocol lets a home be chosen.
     pub(crate) fn place(&self, pages: std::ops::Range<u32>, node: usize) -> Result<(), WaitError> {
         if !self.consistency.is_used() {
@@ -207,13 +186,7 @@ impl Node {
             let wait = Wait::Placement(u64::from(run.first().0));
             let waited = self.wait_polling(None, &ticket, wait, deadline);
             LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-            match waited {
-                Waited::Done => {}
-                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                Waited::TooLong => {
-                    return Err(self.too_long(wait, self.whom(wait)));
-                }
-            }
+            self.has_waited(waited, || self.too_long(wait, self.whom(wait)))?;
         }
         Ok(())
     }

@@ -12,17 +12,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use trellis_cluster_protocol::coherence::{Coherence, Input};
 use trellis_cluster_protocol::membership::{self, NoPlace};
-use trellis_cluster_protocol::node::{Awaited, Leaving, LeavingStep, Member, TakeOver, Taking};
+use trellis_cluster_protocol::node::{self, Awaited, Leaving, LeavingStep, Member, TakeOver, Taking};
 use trellis_cluster_protocol::sync::Kind;
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::{NodeId, PageRange, sync};
 
 use super::carrier::NodeCarrier;
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::Waiting;
-use super::progress::Waited;
 use super::watchdog::LeaveWords;
 use super::{LEAVE_LOOK_NS, Node};
 use crate::cluster::WaitError;
@@ -146,8 +143,7 @@ impl Node {
                 _ => format!("{subject} is held; give it back before leaving"),
             }));
         }
-        let now = self.now();
-        match self.shards.iter().find_map(|shard| lock(shard).node.locks.any_in_use(now)) {
+        match node::locked(&mut self.carrier(), self.now()) {
             Some(range) => {
                 Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))
             }
@@ -232,53 +228,42 @@ impl Node {
         super::progress::block_all_signals();
         let mut take_over = TakeOver::default();
         loop {
-            let (range, taken) = match take_over.next_step() {
-                Some(Taking::Announce(range)) => {
-                    (range, self.fetch(range.first().0..range.end(), true, Why::Announced))
-                }
-                Some(Taking::Page(page)) => (PageRange::one(page), self.take_page(page)),
-                Some(Taking::Done) => return self.member_took_over(),
-                None => {
-                    // This ends with a range, or when no more follow; after a failure of the cluster, it ends with the
-                    // process.
+            let taken = match self.take_pages(&mut take_over) {
+                Ok(Some(Taking::Announce(range))) => self.fetch(range.first().0..range.end(), true, Why::Announced),
+                Ok(Some(Taking::Page(_))) => unreachable!("it was waited for"),
+                Ok(Some(Taking::Done)) => return self.member_took_over(),
+                // This ends with a range, or when no more follow; after a failure of the cluster, it ends with the process.
+                Ok(None) => {
                     match ranges.recv() {
                         Ok(range) => take_over.name(range),
                         Err(_) => take_over.end(),
                     }
-                    continue;
+                    Ok(())
                 }
+                Err(error) => Err(error),
             };
             match taken {
                 Ok(()) => {}
                 Err(WaitError::Failed(_)) => return,
-                Err(late) => return self.fail(format!("{range} cannot be taken over from a node that leaves: {late}")),
+                Err(late) => return self.fail(format!("a page cannot be taken over from a node that leaves: {late}")),
             }
         }
     }
 
-    /// Gets the page with the right to store.
-    fn take_page(&self, page: PageIndex) -> Result<(), WaitError> {
-        let wait = Wait::TakeOver(u64::from(page.0));
-        let deadline = self.now().saturating_add(wait.limit_ns(&self.config));
-        let ticket = self.waiters.take();
-        let mut shard = lock(self.shard_of(page));
-        while shard.node.protocol.access(page) < Access::Write {
-            shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            self.step(&mut shard, Input::Fault { page, write: true, wanted: PageRange::one(page) });
-            drop(shard);
-            match self.wait_polling(None, &ticket, wait, deadline) {
-                Waited::Done => {}
-                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                Waited::TooLong => {
-                    return Err(self.too_long(wait, self.whom(wait)));
-                }
+    /// Gets pages with the right to store, until something else is next.
+    fn take_pages(&self, take_over: &mut TakeOver) -> Result<Option<Taking>, WaitError> {
+        let (mut last, mut deadline) = (None, 0);
+        loop {
+            let ticket = self.waiters.take();
+            let Ok(step) = take_over.go_on(&mut self.carrier(), self.now(), ticket.name());
+            let Some(Taking::Page(page)) = step else { return Ok(step) };
+            let wait = Wait::TakeOver(u64::from(page.0));
+            if last.replace(page) != Some(page) {
+                deadline = self.now().saturating_add(wait.limit_ns(&self.config));
             }
-            ticket.rearm();
-            shard = lock(self.shard_of(page));
+            let waited = self.wait_polling(None, &ticket, wait, deadline);
+            self.has_waited(waited, || self.too_long(wait, self.whom(wait)))?;
         }
-        let resumes = shard.node.timers.runs_on(page, || self.now());
-        self.resume(&mut shard, resumes);
-        Ok(())
     }
 }
 
@@ -316,6 +301,7 @@ mod tests {
 
     use super::*;
     use crate::{Cluster, Config};
+    use trellis_cluster_protocol::PageIndex;
 
     #[test]
     fn taking_over_a_page_ends_at_its_limit_and_names_who_has_it() {
@@ -333,7 +319,12 @@ mod tests {
             let cluster = Cluster::join_over(config, Box::new(link)).expect("the node joins");
             let guard = (node == 1).then(|| cluster.region().lock_range(0, 1).expect("the range is free"));
             locked.wait();
-            let taken = if node == 0 { cluster.inner().take_page(PageIndex(0)) } else { Ok(()) };
+            let mut take_over = TakeOver::default();
+            take_over.name(PageRange::one(PageIndex(0)));
+            // What is announced need not be fetched.
+            let announced = take_over.next_step();
+            assert_eq!(announced, Some(Taking::Announce(PageRange::one(PageIndex(0)))));
+            let taken = if node == 0 { cluster.inner().take_pages(&mut take_over) } else { Ok(None) };
             ended.wait();
             drop(guard);
             cluster.leave().expect("the node leaves");

@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use trellis_cluster_protocol::coherence::{Coherence, Event};
-use trellis_cluster_protocol::node::gathering;
+use trellis_cluster_protocol::node::{self, gathering};
 use trellis_cluster_protocol::prefetch::Request;
 use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use trellis_memory::{Fault, FaultServer};
 
+use super::carrier::NodeCarrier;
 use super::ordered::lock;
 use super::pages::Waiting;
 use super::progress::{Polling, Waited};
@@ -90,8 +91,7 @@ impl Node {
             ticket.rearm();
             shard = lock(self.shard_of(page));
             // A thread that has to ask again reports this too: it may be the last one for which the page stayed.
-            let resumes = shard.node.timers.looks(page, || self.now());
-            self.resume(&mut shard, resumes);
+            let Ok(()) = node::looks(&mut NodeCarrier { node: self, held: &mut *shard }, page, || self.now());
         }
         drop(shard);
         self.note_fault(page, fault.offset as u32, event, started, asked_anybody);

@@ -4,7 +4,7 @@ use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Choice, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{self, Resumes};
+use trellis_cluster_protocol::node;
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs};
 
 use super::carrier::NodeCarrier;
@@ -47,8 +47,6 @@ pub(super) enum Waiting {
     Thread { page: PageIndex, ticket: u32 },
     /// The same, because of a fault: the page stays until each of these looked.
     Fault { page: PageIndex, ticket: u32 },
-    /// A call that locks pages, until it has them.
-    Lock { call: u32, ticket: u32 },
     /// A thread that the kernel blocks (`handler`), the byte of the page that it touched, since when it waits, and whether
     /// another node was asked for the page, and whether the fault was counted.
     Kernel { page: PageIndex, offset: u32, since: u64, event: Event, asked: bool, is_noted: bool },
@@ -87,16 +85,6 @@ impl Shard {
     /// Some pages have this protocol from now on.
     pub(super) fn note_protocol(&mut self, protocol: Protocol) {
         self.is_timed |= is_timed(protocol);
-    }
-
-    /// The thread of a call that locks pages waits for them no longer; returns its ticket, if it did.
-    pub(super) fn forget_waiting_call(&mut self, number: u32) -> Option<u32> {
-        let (index, ticket) = self.waiting.iter().enumerate().find_map(|(index, waiting)| match *waiting {
-            Waiting::Lock { call, ticket } if call == number => Some((index, ticket)),
-            _ => None,
-        })?;
-        self.waiting.swap_remove(index);
-        Some(ticket)
     }
 
     /// Whom this node asked for `page` last, where that is still known.
@@ -311,15 +299,6 @@ impl Node {
                 }
             }
             shard.waiting.swap_remove(index);
-        }
-    }
-
-    /// Carries out what follows when a thread runs on for which a page was granted.
-    pub(super) fn resume(&self, shard: &mut Shard, resumes: Option<Resumes>) {
-        match resumes {
-            Some(Resumes::Now(input)) => _ = self.step(shard, input),
-            Some(Resumes::At(due)) => self.progress.wake_at(self.now(), due),
-            None => {}
         }
     }
 

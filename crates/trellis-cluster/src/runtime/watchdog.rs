@@ -184,7 +184,7 @@ impl Watch {
                     Some((Wait::ReadFault(page.0.into()), since))
                 }
                 Waiting::Kernel { page, since, .. } => Some((Wait::WriteFault(page.0.into()), since)),
-                Waiting::Thread { .. } | Waiting::Fault { .. } | Waiting::Lock { .. } => None,
+                Waiting::Thread { .. } | Waiting::Fault { .. } => None,
             }));
         }
         self.waits.clear();

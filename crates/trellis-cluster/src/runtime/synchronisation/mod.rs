@@ -127,13 +127,10 @@ impl Node {
     /// Waits for the others in one of Trellis's own barriers. It may be called again after an error.
     pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, wait: Wait) -> Result<(), WaitError> {
         let started = self.now();
-        let result = match self.wait_at(ticket, wait, Timeout::Configured) {
-            Waited::Done => self.outcome(ticket),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(wait, self.who_is_missing(id))),
-        };
+        let waited = self.wait_at(ticket, wait, Timeout::Configured);
+        let result = self.has_waited(waited, || self.too_long(wait, self.who_is_missing(id)));
         self.count_barrier(self.now() - started);
-        result.map(drop)
+        result.and_then(|()| self.outcome(ticket).map(drop))
     }
 }
 
@@ -188,9 +185,7 @@ impl Node {
                     let taken = answer.as_ref().ok().copied().flatten().and_then(|answer| input.takes(answer));
                     let waited_ns = if is_local { 0 } else { self.now() - started };
                     self.count_call(&input, waited_ns, is_local, taken);
-                    if let Input::Arrive(id, ..) = input {
-                        self.leaves_barrier(id, answer.is_ok());
-                    }
+                    node::leaves(&mut self.carrier(), &input, answer.is_ok());
                     answer.map(|answer| answer.map_or(CallOutcome::NotGranted, CallOutcome::Granted))
                 }
                 CallStep::Refresh => {
@@ -222,9 +217,7 @@ impl Node {
     /// Takes the step of a call, unless what it gives back is not held, or this thread would wait for itself. Returns
     /// whether the call is over without a message; what it took is noted then.
     fn enter_call(&self, input: &Input, ticket: Option<&Ticket<'_>>, timeout: Timeout) -> Result<bool, WaitError> {
-        if let Input::Arrive(id, ..) = input {
-            self.comes_to_barrier(*id);
-        }
+        node::enters(&mut self.carrier(), input);
         // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
         // this thread has taken the lock many more times.
         if matches!(input, Input::Release(_))
@@ -429,6 +422,19 @@ impl Node {
             Timeout::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
         };
         self.wait_polling(None, ticket, wait, self.now().saturating_add(nanoseconds))
+    }
+
+    /// The error with which a wait ended, if it did; `too_long` is that of one that took too long.
+    pub(in crate::runtime) fn has_waited(
+        &self,
+        waited: Waited,
+        too_long: impl FnOnce() -> WaitError,
+    ) -> Result<(), WaitError> {
+        match waited {
+            Waited::Done => Ok(()),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(too_long()),
+        }
     }
 
     pub(in crate::runtime) fn too_long(&self, wait: Wait, whom: String) -> WaitError {

@@ -7,7 +7,7 @@ use trellis_cluster_protocol::sync::{
     ConditionDemand, ConditionWait, Demand, Input, ReadWriteDemand, WaitEnd, WaitOutcome, WaitStep,
 };
 
-use super::{LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
+use super::{LiveCounters, Node, Ticket, Timeout, Wait, WaitError, refuse_reserved};
 
 /// The lock under which a thread waits for a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +117,8 @@ impl Node {
         let wait = Wait::Condition(id);
         let waited = self.wait_at(&enrolled, wait, Timeout::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
-        match waited {
-            Waited::Done => self.outcome(&enrolled).map(drop),
-            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(wait, self.whose_home(id))),
-        }
+        self.has_waited(waited, || self.too_long(wait, self.whose_home(id)))?;
+        self.outcome(&enrolled).map(drop)
     }
 
     fn refuse_unguarded(&self, guarding: Guarding) -> Result<(), WaitError> {
