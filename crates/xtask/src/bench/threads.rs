@@ -2,6 +2,7 @@
 //!
 //! Promises: both runs must print the same. A time is that of the whole command, from its start to its end.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -23,7 +24,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
 /// Programs of Debian with their arguments.
 const OF_DEBIAN: [(&str, &[&str]); 2] = [
     ("pigz", &["-p", "2", "-c", "text"]),
-    ("povray", &["+Iscene.pov", "+Oscene.ppm", "-D", "-GA", "+W640", "+H480", "+WT2", "+FP8"]),
+    ("povray", &["+Iscene.pov", "+Oscene.ppm", "-D", "-GA", "+W1600", "+H1200", "+A0.05", "+R4", "+WT2", "+FP8"]),
 ];
 /// The number of tasks of the program with tasks: two for each Fibonacci number above 22, down from 40.
 const TASKS: f64 = 13_528.0;
@@ -56,9 +57,9 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
     // One thread, which has the other node beside it.
     let (alone, on_nodes) = in_turns(workspace, &folder.join("integrate"), &["1", "500"], &folder)?;
     figures.insert("one_thread_ratio".to_owned(), (alone / on_nodes).into());
-    // Numbers in words and digits, 32 MiB.
+    // Numbers in words and digits, 256 MiB.
     let line = |number: u64| format!("{} {:x} {}\n", number % 977, number * 2_654_435_761, number * number % 10_007);
-    std::fs::write(folder.join("text"), (0..1_600_000).map(line).collect::<String>())?;
+    std::fs::write(folder.join("text"), (0..12_100_000).map(line).collect::<String>())?;
     std::fs::write(folder.join("scene.pov"), matrix_threads::scene())?;
     for (program, arguments) in OF_DEBIAN {
         if programs::find(program).is_some() {
@@ -86,7 +87,7 @@ fn messages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<f64>
     let summary = folder.join("summary.json");
     let mut command = Command::new(workspace.trellis());
     command.args(["threads", "-n", "2", "--json"]).arg(&summary).arg(program).args(["2", &REGIONS.to_string()]);
-    timed(&mut command)?;
+    timed(&mut command, folder)?;
     let summary: Value = serde_json::from_slice(&std::fs::read(&summary)?)?;
     let nodes = summary["nodes"].as_array().context("the summary has nodes")?;
     Ok(nodes.iter().filter_map(|node| node["counters"]["messages_out"].as_f64()).sum())
@@ -100,7 +101,7 @@ fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &
         alone.args(arguments).current_dir(folder);
         let mut on_nodes = Command::new(workspace.trellis());
         on_nodes.args(["threads", "-n", "2"]).arg(program).args(arguments).current_dir(folder);
-        let ((first, expected), (second, printed)) = (timed(&mut alone)?, timed(&mut on_nodes)?);
+        let ((first, expected), (second, printed)) = (timed(&mut alone, folder)?, timed(&mut on_nodes, folder)?);
         if expected != printed {
             bail!("{} prints something else on two nodes", program.display());
         }
@@ -109,12 +110,15 @@ fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &
     Ok(least)
 }
 
-fn timed(command: &mut Command) -> Result<(f64, Vec<u8>)> {
+/// Runs a command; how long it took, in seconds, and what it printed. It prints to a file, so that nobody reads meanwhile.
+fn timed(command: &mut Command, folder: &Path) -> Result<(f64, Vec<u8>)> {
+    let printed = folder.join("printed");
     let start = Instant::now();
-    let output = command.stdin(Stdio::null()).output().context("the program cannot be started")?;
+    command.stdin(Stdio::null()).stdout(File::create(&printed)?);
+    let output = command.output().context("the program cannot be started")?;
     let seconds = start.elapsed().as_secs_f64();
     if !output.status.success() {
         bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
-    Ok((seconds, output.stdout))
+    Ok((seconds, std::fs::read(&printed)?))
 }
