@@ -30,6 +30,71 @@ fn nodes_on_several_hosts_share_memory() {
 }
 
 #[test]
+fn hosts_take_nodes_in_turn() {
+    let Some(lab) = Hosts::up("hosts_take_nodes_in_turn", 3) else { return };
+    let run = lab.start_role("sum", &["--hosts", "c1:1,c2:3,c3:2", "--map-by", "node"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for place in ["0 c1", "1 c2", "2 c3", "3 c2", "4 c3", "5 c2"] {
+        let number = &place[..1];
+        let is_up = |line: &str| line.starts_with(&format!("[{place}]")) && line.contains(&format!(" up {number} "));
+        assert!(run.stdout.lines().any(is_up), "{place}: {run:?}");
+        assert!(run.stdout.contains(&format!("[{place}] sum 15\n")), "{place}: {run:?}");
+    }
+    // Standard input goes to node 0, and who is named is the node whose number it is.
+    let folder = Folder::new();
+    fs::write(folder.file("input"), "for the first\n").expect("it is ours");
+    let script = "cat; if [ {node} = 3 ]; then sleep 0.3; exit 9; fi";
+    let mut command = lab.run(&["--hosts", "c2:2,c3:2", "--map-by", "node", "sh", "-c", script]);
+    command.stdin(fs::File::open(folder.file("input")).expect("it was written"));
+    let run = Run::start(command).finish();
+    assert!(run.code == Some(9) && run.stdout.contains("[0 c2] for the first\n"), "{run:?}");
+    assert!(run.stderr.contains("node 3 (") && run.stderr.contains(" on c3)"), "{run:?}");
+    let planned = Run::start(lab.run(&["--hosts", "c2:2,c3:1", "--map-by", "node", "--dry-run", "true"])).finish();
+    assert!(planned.stdout.contains("nodes 0, 2 on c2\n") && planned.stdout.contains("node 1 on c3\n"), "{planned:?}");
+    lab.wait_until_quiet();
+}
+
+/// The processors of each node that ran `grep Cpus_allowed_list`, in the order of their numbers.
+fn processors(run: &support::Ended) -> Vec<String> {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    lines.iter().map(|line| line.rsplit('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn nodes_are_bound_to_processors() {
+    const SHOW: [&str; 3] = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+    let all = processors(&start(&SHOW).finish()).remove(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for hosts in [&["-n", "2"][..], &["--hosts", "localhost:2"]] {
+        let with = |what| start(&[hosts, &["--bind-to", what], &SHOW].concat()).finish();
+        assert_eq!(processors(&with("none")), [all.clone(), all.clone()]);
+        let sockets = processors(&with("socket"));
+        assert_eq!(sockets.len(), 2);
+        let of_cores = with("core");
+        if of_cores.code == Some(71) {
+            assert!(of_cores.stderr.contains("--bind-to core: 2 nodes cannot have a core each"), "{of_cores:?}");
+            continue;
+        }
+        let of_cores = processors(&of_cores);
+        assert!(of_cores[0] != of_cores[1] && of_cores.iter().all(|set| *set != all), "{of_cores:?}");
+    }
+    let many = (cores + 1).to_string();
+    for hosts in [&["-n", &many][..], &["--hosts", &format!("localhost:{many}")], &["-n", &many, "--dry-run"]] {
+        let run = start(&[hosts, &["--bind-to", "core", "echo", "started"]].concat()).finish();
+        assert_eq!(run.code, Some(71), "{run:?}");
+        assert!(run.stderr.contains(&format!("--bind-to core: {many} nodes cannot have a core each")), "{run:?}");
+        assert!(!run.stdout.contains("started"), "{run:?}");
+    }
+    // What a scheduler or a user allows is all that is divided.
+    let mut command = std::process::Command::new("taskset");
+    command.args(["-c", "0", env!("CARGO_BIN_EXE_trellis"), "run", "--bind-to", "socket"]).args(SHOW);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert_eq!(processors(&Run::start(command).finish()), ["0"]);
+}
+
+#[test]
 fn nodes_run_in_the_same_place_with_the_variables_that_were_given() {
     let Some(lab) = Hosts::up("nodes_run_in_the_same_place", 2) else { return };
     let folder = Folder::new();
@@ -337,6 +402,7 @@ fn the_secret_is_in_no_argument_and_in_no_variable_of_an_agent() {
 fn options_that_need_hosts_say_so() {
     for (options, sentence) in [
         (&["--network", "lo"][..], "--network needs hosts"),
+        (&["--map-by", "node"], "--map-by needs hosts"),
         (&["--hosts", "a:0"], "--hosts: `0` in `a:0` is no number of nodes"),
         (&["--hosts", "a:2", "-n", "3"], "-n 3: the 1 hosts have 2 slots"),
         (&["--hostfile", "/nonexistent"], "--hostfile /nonexistent: cannot be read"),

@@ -3,6 +3,7 @@
 //! The launcher makes the listening sockets, the secret and the status pages itself and passes them on as open
 //! descriptors: no port is guessed, no secret is in a process list, no file is left behind.
 
+mod binding;
 mod cause;
 mod child;
 mod descendants;
@@ -35,12 +36,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::thread::CpuSet;
 use trellis::config::{self, Config, LinkKind, Sources};
 use trellis::launch;
 
 use crate::exit::{self, Ending, Failure};
 use crate::terminal;
 use crate::time::time;
+pub use binding::BindTo;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
@@ -242,6 +245,8 @@ pub struct Plan {
     pub hosts: Option<Hosts>,
     /// The working directory of the nodes, if it is not that of this process.
     pub directory: Option<PathBuf>,
+    /// What each node is bound to.
+    pub bind_to: BindTo,
     /// What happens to the output of the nodes.
     pub output: Output,
     /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
@@ -380,6 +385,7 @@ impl RunArguments {
             input: if hosts.as_ref().is_some_and(|hosts| hosts.took_stdin) { InputMode::None } else { self.input },
             hosts,
             directory: self.chdir,
+            bind_to: self.placing.bind_to(),
             output,
             shown: self.show,
             inherited: Vec::new(),
@@ -483,6 +489,7 @@ fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, gua
             Some(given) => Some(std::path::absolute(given).unwrap_or_else(|_| given.clone())),
         },
         has_datagrams: read.link == LinkKind::Udp,
+        bind_to: plan.bind_to,
         silence: Duration::from_secs(read.silence_seconds_max),
     };
     Fleet::connect(hosts, &common, signals, guard)
@@ -525,6 +532,8 @@ struct Wiring {
     memory: Option<memory::Place>,
     /// The library that is loaded first into the program.
     preload: Preload,
+    /// The processors of each node of this host, if they are bound.
+    processors: Option<Vec<CpuSet>>,
 }
 
 impl Wiring {
@@ -581,7 +590,9 @@ impl Wiring {
             None if joining.is_alone() => Some(child::fresh_secret()?),
             given => given,
         };
-        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, record, memory, preload };
+        let processors = if is_elsewhere { None } else { plan.bind_to.processors(plan.nodes)? };
+        let mut wiring =
+            Wiring { sockets, secret, secret_file: None, environment, record, memory, preload, processors };
         if let (true, Some(secret)) = (read.joiners_max > 0 && joining.is_alone(), secret) {
             if !is_given {
                 wiring.secret_file = Some(SecretFile::write(&secret)?);
@@ -666,6 +677,7 @@ fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStat
         secret: wiring.secret.as_ref(),
         inherited: plan.inherited.get(node).cloned().unwrap_or_default(),
         has_fixed_addresses: wiring.preload.fixes_addresses(),
+        processors: wiring.processors.as_ref().map(|of_nodes| of_nodes[node]),
         stdin: plan.input.of_node(node),
         output: plan.output.of_node(node, plan.shows(node))?,
     };
