@@ -98,7 +98,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine",
         default: "auto",
-        accepted: "auto, none, pmix, pmi, slurm",
+        accepted: "auto, none, pmix, pmi, pmi2, slurm",
         meaning: "The source of the list of nodes if nodes is empty; auto looks for what mpirun, mpiexec and srun set.",
         apply: |config, raw| {
             config.engine = values::choice(raw, Engine::WORDS)?;
