@@ -54,6 +54,55 @@ fn hosts_take_nodes_in_turn() {
     lab.wait_until_quiet();
 }
 
+#[test]
+fn hosts_are_named_by_their_addresses() {
+    let Some(lab) = Hosts::up("hosts_are_named_by_their_addresses", 3) else { return };
+    let status = lab.status();
+    let address = |place: usize| status["hosts"][place]["address"].as_str().expect("an address").to_owned();
+    let (second, third) = (address(1), address(2));
+    assert!(second.parse::<std::net::Ipv6Addr>().is_ok(), "{second}");
+    // The settings for every host, which have the key, count for addresses, too.
+    let run = lab.start_role("sum", &["--hosts", &format!("[{second}]:2,root@{third}")]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for place in [format!("[0 {second}]"), format!("[1 {second}]"), format!("[2 {third}]")] {
+        assert!(run.stdout.contains(&format!("{place} sum 3\n")), "{place}: {run:?}");
+    }
+    // A network of IPv6 is named as one of IPv4.
+    let prefix = status["hosts"][1]["prefix"].as_str().expect("a prefix");
+    let run = lab.start_role("sum", &["--hosts", &second, "--network", prefix]).finish();
+    assert!(run.code == Some(0) && run.stdout.contains("sum 0\n"), "{run:?}");
+    let run = Run::start(lab.run(&["--hosts", &format!("{second},{third}"), "--network", prefix, "true"])).finish();
+    assert_eq!(run.code, Some(78), "{run:?}");
+    assert!(run.stderr.contains(&format!("host {third}: --network {prefix}: ")), "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn the_hosts_of_a_job_of_pbs_or_lsf_are_used() {
+    let Some(lab) = Hosts::up("the_hosts_of_a_job_of_pbs_or_lsf_are_used", 3) else { return };
+    let folder = Folder::new();
+    fs::write(folder.file("nodes"), "c2\nc2\nc3\n").expect("it is ours");
+    let file = folder.file("nodes").display().to_string();
+    for (name, value) in [("PBS_NODEFILE", &*file), ("LSB_DJOB_HOSTFILE", &file), ("LSB_HOSTS", "c2 c2 c3")] {
+        let job = |options: &[&str]| {
+            let mut command = lab.run(options);
+            command.env(name, value).args(["sh", "-c", "hostname"]);
+            Run::start(command).finish()
+        };
+        let run = job(&[]);
+        assert_eq!(run.code, Some(0), "{name}: {run:?}");
+        for line in ["[0 c2] c2\n", "[1 c2] c2\n", "[2 c3] c3\n"] {
+            assert!(run.stdout.contains(line), "{name}: {line}: {run:?}");
+        }
+        let many = job(&["-n", "4"]);
+        assert_eq!(many.code, Some(2), "{name}: {many:?}");
+        assert!(
+            many.stderr.contains(&format!("the 2 hosts have 3 slots; name more hosts or more slots, as {name} counts")),
+            "{many:?}"
+        );
+    }
+}
+
 /// The processors of each node that ran `grep Cpus_allowed_list`, in the order of their numbers.
 fn processors(run: &support::Ended) -> Vec<String> {
     assert_eq!(run.code, Some(0), "{run:?}");
