@@ -75,6 +75,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     PROTOBUF,
     PROTOBUF_TYPES,
     instructions::COUNTER,
+    Needed { program: "gdb", package: "gdb" },
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "ssh", package: "openssh-client" },
     // It may be outside of PATH.
