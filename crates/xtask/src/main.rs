@@ -1,5 +1,5 @@
 //! The tasks of the project, subcommands of `cargo xtask`: setup, demo, test, ci, documents, matrix, soak, tidy,
-//! pages, bench, install, package.
+//! pages, site, bench, install, package.
 //!
 //! Promises: every long step reports on standard error what it does and how long it took; results go to standard
 //! output. A task never changes anything outside the target folder, except `setup` (system packages), `install` (the
@@ -26,6 +26,7 @@ mod pages;
 mod programs;
 mod pure;
 mod setup;
+mod site;
 mod soak;
 mod spelling;
 mod step;
@@ -108,6 +109,12 @@ enum Task {
     },
     /// Put the generated tables into their pages: scripts of protocols, figures of speed.
     Pages,
+    /// Make the documentation a web site with a search, in `site/html` of the target folder, and check its links.
+    Site {
+        /// Also search in it with a browser.
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
     Bench {
         /// How often each benchmark runs; the median counts.
@@ -151,7 +158,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match task {
-        Task::Setup => setup::install(setup::NEEDED).and_then(|()| spelling::install(&workspace).map(drop)),
+        Task::Setup => setup::install(&setup::everything()).and_then(|()| spelling::install(&workspace).map(drop)),
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
         Task::Ci { full } => ci::run(&workspace, full),
@@ -163,6 +170,8 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tidy => tidy::check(&workspace.root),
         Task::Instructions { rewrite } => instructions::run(&workspace, rewrite),
         Task::Pages => pages::write(&workspace.root),
+        Task::Site { check: true } => site::check(&workspace),
+        Task::Site { check: false } => site::run(&workspace).map(|first| println!("{}", first.display())),
         Task::Bench { runs, no_record, only, against } => {
             bench::run(&workspace, &bench::Options { runs, keep: !no_record, only: &only, against: against.as_deref() })
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use trellis_output::programs;
 
-use crate::{instructions, package, spelling, step};
+use crate::{instructions, package, site, spelling, step};
 
 /// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
 #[derive(Clone, Copy)]
@@ -47,7 +47,15 @@ impl Needed {
     }
 }
 
-/// Everything that any task needs.
+/// Everything that any task needs, with what only all checks need.
+pub(crate) fn everything() -> Vec<Needed> {
+    [NEEDED, FOR_ALL_CHECKS].concat()
+}
+
+/// What `cargo xtask ci --full` needs beside what every change needs.
+pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[site::BROWSER];
+
+/// Everything that the checks of every change need.
 pub(crate) const NEEDED: &[Needed] = &[
     COMPILER,
     Needed { program: "cc", package: "gcc" },
