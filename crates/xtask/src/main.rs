@@ -141,7 +141,11 @@ enum Task {
         features: Vec<String>,
     },
     /// Make what people install: an archive with an installer, a .deb, an .rpm, and an archive of symbols.
-    Package,
+    Package {
+        /// Make everything twice, compare, and try it: the .deb on a system with nothing else, and what crates.io gets.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -176,7 +180,8 @@ fn run(task: Task) -> anyhow::Result<()> {
             bench::run(&workspace, &bench::Options { runs, keep: !no_record, only: &only, against: against.as_deref() })
         }
         Task::Install { prefix, features } => demo::install_under(&workspace, &prefix, &features),
-        Task::Package => {
+        Task::Package { check: true } => package::check(&workspace),
+        Task::Package { check: false } => {
             package::run(&workspace).map(|made| made.iter().for_each(|file| println!("{}", file.display())))
         }
     }

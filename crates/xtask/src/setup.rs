@@ -53,7 +53,7 @@ pub(crate) fn everything() -> Vec<Needed> {
 }
 
 /// What `cargo xtask ci --full` needs beside what every change needs.
-pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[site::BROWSER];
+pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[package::SYSTEM, site::BROWSER];
 
 /// Everything that the checks of every change need.
 pub(crate) const NEEDED: &[Needed] = &[
