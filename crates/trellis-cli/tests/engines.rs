@@ -229,6 +229,8 @@ fn nodes_without_numbers_meet_at_a_port() {
         ("TRELLIS_RENDEZVOUS_NODES", "3"),
         ("TRELLIS_RENDEZVOUS_JOB", "test"),
         ("TRELLIS_SECRET_FILE", &secret),
+        // Two nodes of one host, of which each takes a free one.
+        ("TRELLIS_PORTS", "7200-7201"),
     ];
     let runs = ["c2", "c1", "c2"].map(|host| come(&lab, host, "sum", &variables));
     let runs = runs.map(Run::finish);

@@ -78,6 +78,25 @@ fn hosts_are_named_by_their_addresses() {
 }
 
 #[test]
+fn nodes_listen_at_the_ports_that_a_firewall_lets_through() {
+    let Some(lab) = Hosts::up("nodes_listen_at_the_ports", 2) else { return };
+    let two = ["--hosts", "c1:2,c2:2", "--set", "ports=7100-7101"];
+    let run = Run::start(lab.run(&[&two[..], &["sh", "-c", "echo $TRELLIS_NODES"]].concat())).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let line = run.stdout.lines().find(|line| line.starts_with("[0 c1]")).expect("it wrote");
+    let ports: Vec<&str> = line.split(',').filter_map(|address| address.rsplit(':').next()).collect();
+    assert_eq!(ports, ["7100", "7101", "7100", "7101"], "{run:?}");
+    let run = lab.start_role("sum", &two).finish();
+    assert!(run.code == Some(0) && run.stdout.matches("sum 6\n").count() == 4, "{run:?}");
+    let few = Run::start(lab.run(&["--hosts", "c1,c2:2", "--set", "ports=7100", "true"])).finish();
+    assert_eq!(few.code, Some(71), "{few:?}");
+    assert!(few.stderr.contains("host c2: ports: 7100: too few are free at "), "{few:?}");
+    let wrong = Run::start(lab.run(&["--hosts", "c1", "--set", "ports=9-7", "true"])).finish();
+    assert_eq!(wrong.code, Some(78), "{wrong:?}");
+    assert!(wrong.stderr.contains("ports=9-7: `9-7` is no range of ports"), "{wrong:?}");
+}
+
+#[test]
 fn the_hosts_of_a_job_of_pbs_or_lsf_are_used() {
     let Some(lab) = Hosts::up("the_hosts_of_a_job_of_pbs_or_lsf_are_used", 3) else { return };
     let folder = Folder::new();

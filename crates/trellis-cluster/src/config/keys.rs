@@ -148,6 +148,16 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "ports",
+        default: "any",
+        accepted: "with an engine, a rendezvous or `--hosts`: any, or a range such as 7000-7099",
+        meaning: "The ports at which nodes listen, where a firewall between hosts lets only these through.",
+        apply: |config, raw| {
+            config.ports = values::text(raw, "any, or a range of ports such as 7000-7099")?.parse()?;
+            Ok(())
+        },
+    },
+    Key {
         name: "region_bytes",
         default: "256MiB",
         accepted: "64KiB to 64GiB, a multiple of page_bytes",

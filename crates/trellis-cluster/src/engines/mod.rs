@@ -200,11 +200,11 @@ fn everywhere() -> IpAddr {
 
 fn listen(config: &Config, address: IpAddr) -> std::io::Result<(Option<TcpListener>, Option<UdpSocket>, u16)> {
     if config.link == LinkKind::Udp {
-        let socket = UdpSocket::bind((address, 0))?;
+        let socket = config.ports.bind(|port| UdpSocket::bind((address, port)))?;
         let port = socket.local_addr()?.port();
         return Ok((None, Some(socket), port));
     }
-    let listener = TcpListener::bind((address, 0))?;
+    let listener = config.ports.bind(|port| TcpListener::bind((address, port)))?;
     let port = listener.local_addr()?.port();
     Ok((Some(listener), None, port))
 }

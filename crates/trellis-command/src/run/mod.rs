@@ -29,7 +29,7 @@ pub use threads::{ThreadsArguments, threads};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rustix::thread::CpuSet;
-use trellis::config::{self, Config, LinkKind, Sources};
+use trellis::config::{self, Config, LinkKind, Ports, Sources};
 use trellis::launch;
 
 use crate::exit::{self, Ending, Failure};
@@ -47,7 +47,7 @@ pub use binding::BindTo;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
-use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments};
+use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments, network};
 use joining::{Joining, SecretFile};
 use output::{Destination, LineCutter};
 use preload::Preload;
@@ -490,6 +490,7 @@ fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, gua
         },
         has_datagrams: read.link == LinkKind::Udp,
         bind_to: plan.bind_to,
+        ports: read.ports,
         silence: Duration::from_secs(read.silence_seconds_max),
     };
     Fleet::connect(hosts, &common, signals, guard)
@@ -549,14 +550,14 @@ impl Wiring {
         // A process that joins, or meets others, listens where it reaches them, which it finds out itself.
         let listening = if joining.is_alone() && !is_elsewhere { plan.nodes } else { 0 };
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (mut sockets, bound) = bind_all(listening, local, false)?;
+        let (mut sockets, bound) = network::listen(listening, local, false, Ports::default())?;
         let mut addresses = elsewhere.unwrap_or(bound);
         let mut listed = addresses.join(",");
         let read = check_configuration(plan, joining, &listed)?;
         let memory = if is_elsewhere { None } else { memory::Place::for_run(&read, plan.nodes)? };
         let is_udp = read.link == LinkKind::Udp && !is_elsewhere;
         if is_udp || memory.as_ref().is_some_and(|memory| memory.has_moved()) {
-            (sockets, addresses) = bind_all(listening, local, is_udp)?;
+            (sockets, addresses) = network::listen(listening, local, is_udp, Ports::default())?;
             listed = addresses.join(",");
         }
         let mut environment = plan.variables.clone();
@@ -614,26 +615,6 @@ fn say_how_to_join(address: &str, secret_file: &Path) {
         "others join with: trellis run --join {address} --secret-file {} PROGRAM",
         secret_file.display()
     ));
-}
-
-/// Makes sockets for this many nodes at an address of this machine; returns their addresses, too.
-fn bind_all(nodes: usize, address: IpAddr, has_datagrams: bool) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
-    let bind = || -> std::io::Result<(OwnedFd, String)> {
-        if has_datagrams {
-            let socket = UdpSocket::bind((address, 0))?;
-            let address = socket.local_addr()?;
-            return Ok((socket.into(), address.to_string()));
-        }
-        let listener = TcpListener::bind((address, 0))?;
-        let address = listener.local_addr()?;
-        Ok((listener.into(), address.to_string()))
-    };
-    let bound: std::io::Result<Vec<_>> = (0..nodes).map(|_| bind()).collect();
-    let refused = |error| {
-        let hint = "see `trellis doctor` for the limits of this machine";
-        Failure::new(exit::SYSTEM, format!("cannot listen on {address}: {error}; {hint}"))
-    };
-    Ok(bound.map_err(refused)?.into_iter().unzip())
 }
 
 /// Reads the configuration as the nodes will, so that a mistake is reported once and before anything starts.

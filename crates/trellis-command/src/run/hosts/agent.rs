@@ -21,7 +21,7 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
-use trellis::config::{self, Sources};
+use trellis::config::{self, Ports, Sources};
 use trellis::record::Record;
 use trellis_base::{Deadline, Limit};
 
@@ -360,9 +360,13 @@ impl<'a> Agent<'a> {
             Some(network) => network::address_in(network)?,
             None => preparation.address,
         };
-        let listening = network::listen(preparation.nodes.len(), address, preparation.has_datagrams);
+        let (first, last) = preparation.ports;
+        let (nodes, ports) = (preparation.nodes.len(), Ports { first, last });
+        let listening = network::listen(nodes, address, preparation.has_datagrams, ports);
         let (sockets, addresses) = listening.map_err(|mut failure| {
-            failure.sentence.push_str("; --network names another network");
+            if ports == Ports::default() {
+                failure.sentence.push_str("; --network names another network");
+            }
             failure
         })?;
         self.sockets = sockets;

@@ -59,6 +59,8 @@ pub(crate) struct Preparation {
     pub(super) network: Option<String>,
     /// Whether the nodes use datagrams.
     pub(super) has_datagrams: bool,
+    /// The first and the last port at which they may listen; 0 for any.
+    pub(super) ports: (u16, u16),
     /// The working directory of the program; without it, that of a login.
     pub(super) directory: Option<PathBuf>,
     pub(super) program: OsString,

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use trellis::config::Ports;
 use trellis_base::{Deadline, Limit};
 
 use super::binding::BindTo;
@@ -261,6 +262,7 @@ pub(super) struct Common {
     pub(super) search_path: Option<OsString>,
     pub(super) directory: Option<PathBuf>,
     pub(super) has_datagrams: bool,
+    pub(super) ports: Ports,
     pub(super) bind_to: BindTo,
     pub(super) silence: Duration,
 }
@@ -312,6 +314,7 @@ impl Fleet {
                 address,
                 network: hosts.network.clone(),
                 has_datagrams: common.has_datagrams,
+                ports: (common.ports.first, common.ports.last),
                 directory: common.directory.clone(),
                 program: common.program.clone(),
                 is_copied: hosts.copies,

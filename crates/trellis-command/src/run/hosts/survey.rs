@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use trellis::config::Ports;
 use trellis::memory::{choose, probe};
 use trellis_base::proc_bytes;
 use trellis_base::statistics::quantile;
@@ -88,6 +89,7 @@ impl Fleet {
             search_path: None,
             directory: None,
             has_datagrams: false,
+            ports: Ports::default(),
             bind_to: BindTo::None,
             silence: START.time(),
         };
