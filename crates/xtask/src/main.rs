@@ -17,6 +17,7 @@ mod features;
 #[path = "../../trellis-c/install.rs"]
 mod install;
 mod instructions;
+mod kubernetes;
 mod load;
 mod matrix;
 mod matrix_threads;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::setup::{self, Needed};
 use crate::step;
 use crate::workspace::Workspace;
-use crate::{demo, features};
+use crate::{demo, features, kubernetes};
 
 /// Builds `.rpm` files.
 pub(crate) const RPM: Needed = Needed::new("rpmbuild", "rpm");
@@ -76,8 +76,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<PathBuf>> {
 }
 
 /// Builds each crate from what crates.io would get, in the order of their dependencies, and uploads nothing. Makes the
-/// packages twice, compares them, and tries what they contain without a change to this machine.
+/// packages twice, compares them, and tries what they contain without a change to this machine. Checks the files for
+/// Kubernetes.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    kubernetes::check(workspace)?;
     let mut publish = workspace.cargo();
     publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet"]);
     step::command("what crates.io would get", publish.arg("--target-dir").arg(workspace.target.join("publish")))?;
@@ -146,6 +148,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         // The environment of this machine is not that of the system.
         shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         step::output(&mut shell).map(drop)
+    })?;
+    step::step("two containers of it, as pods of Kubernetes", || {
+        step::output(Command::new("chroot").arg(&system).args(["dpkg", "-i", "/tmp/try/trellis.deb"]))?;
+        kubernetes::run_containers(&system, &folder.join("pods"))
     })?;
     Ok(fs::remove_dir_all(&folder)?)
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use trellis_output::programs;
 
-use crate::{instructions, package, site, spelling, step};
+use crate::{instructions, kubernetes, package, site, spelling, step};
 
 /// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ pub(crate) fn everything() -> Vec<Needed> {
 }
 
 /// What `cargo xtask ci --full` needs beside what every change needs.
-pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[package::SYSTEM, site::BROWSER];
+pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[kubernetes::CONTAINERS, package::SYSTEM, site::BROWSER];
 
 /// Everything that the checks of every change need.
 pub(crate) const NEEDED: &[Needed] = &[
