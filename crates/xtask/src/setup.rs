@@ -59,6 +59,8 @@ pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[kubernetes::CONTAINERS, package::
 pub(crate) const NEEDED: &[Needed] = &[
     COMPILER,
     Needed { program: "cc", package: "gcc" },
+    // Compiles the headers for the other architecture.
+    Needed { program: "aarch64-linux-gnu-g++", package: "g++-aarch64-linux-gnu" },
     Needed { program: "cmake", package: "cmake" },
     Needed { program: "make", package: "make" },
     MACRO_PROCESSOR,
