@@ -20,6 +20,7 @@ mod instructions;
 mod kubernetes;
 mod load;
 mod matrix;
+mod matrix_hosts;
 mod matrix_threads;
 mod optional;
 mod package;
@@ -86,6 +87,9 @@ enum Task {
         /// Run programs of Debian with threads on several nodes instead: those that are installed.
         #[arg(long, conflicts_with_all = ["quick", "minutes"])]
         threads: bool,
+        /// Run the programs on several hosts of a lab instead, started by ssh and by each engine.
+        #[arg(long, conflicts_with_all = ["quick", "minutes", "threads"])]
+        hosts: bool,
     },
     /// Explore more, try new seeds, and repeat the tests that have threads and processes, for a chosen time.
     Soak {
@@ -168,6 +172,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Ci { full } => ci::run(&workspace, full),
         Task::Documents { only } => documents::run(&workspace, only.as_deref()),
+        Task::Matrix { hosts: true, .. } => matrix_hosts::run(&workspace),
         Task::Matrix { threads: true, .. } => matrix_threads::run(&workspace),
         Task::Matrix { quick, minutes, .. } => matrix::run(&workspace, quick, minutes),
         Task::Soak { load: Some(count), only, .. } => load::run(&workspace, count, &only),
