@@ -95,6 +95,18 @@ fn the_cpp_headers_stand_alone() {
 }
 
 #[test]
+fn the_headers_compile_for_aarch64() {
+    let c = Language { compilers: &["aarch64-linux-gnu-gcc"], ..C };
+    let cpp = Language { compilers: &["aarch64-linux-gnu-g++"], ..CPP };
+    for header in ["trellis.h", "trellis/remote.h", "trellis/stored.h", "trellis/stored_synchronisation.h"] {
+        compiles(&format!("aarch64-{}", header.replace('/', "-")), &c, &twice(header), &[]);
+    }
+    for header in ["trellis.hpp", "trellis/remote_memory.hpp", "trellis/stored_synchronisation.hpp", "ivy.hh"] {
+        compiles(&format!("aarch64-{}", header.replace('/', "-")), &cpp, &twice(header), &[]);
+    }
+}
+
+#[test]
 fn all_headers_go_together_in_one_program() {
     let text = "#include \"libivy.hh\"\n#include <trellis.hpp>\n#include <trellis.h>\n#include \"libivy/common.hh\"\n\
                 using namespace libivy;\nint main() { return static_cast<int>(trellis_nodes(nullptr)); }\n";

@@ -122,6 +122,22 @@ fn every_program_is_right_on_any_number_of_nodes() {
     }
 }
 
+#[test]
+fn a_program_that_an_engine_starts_is_no_launcher() {
+    const TEST: &str = "a_program_that_an_engine_starts_is_no_launcher";
+    let Some(folder) = build("trellis").filter(|_| are_installed(TEST, &["mpiexec.hydra"])) else { return };
+    // A program that starts alone would take this command.
+    let other = support::fresh_folder(TEST);
+    std::os::unix::fs::symlink("/bin/false", other.join("trellis")).unwrap();
+    let path = format!("{}:{}", other.display(), std::env::var("PATH").unwrap());
+    for program in &PROGRAMS[1..4] {
+        let mut command = Command::new("mpiexec.hydra");
+        command.args(["-n", "3"]).arg(folder.join(program.name)).args(with_processors(program, 3));
+        command.env("PATH", &path).env("TRELLIS_REGION_BYTES", "64MiB").stdin(Stdio::null());
+        assert_is_verified(&support::succeed(&mut command), program, "parmacs", 3);
+    }
+}
+
 /// The programs can rely on release consistency only if no two processors touch a location without a lock or a
 /// barrier between them.
 #[test]

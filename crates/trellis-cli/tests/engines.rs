@@ -43,6 +43,8 @@ fn mpiexec_of_mpich_starts_a_cluster() {
     check_sum(&engine("mpiexec.hydra", &["-n", "3"], "sum").finish(), 3);
     // The same dialogue over a connection.
     check_sum(&engine("mpiexec.hydra", &["-pmi-port", "-n", "3"], "sum").finish(), 3);
+    // The second version of the dialogue.
+    check_sum(&engine("mpiexec.hydra", &["-env", "TRELLIS_ENGINE", "pmi2", "-n", "3"], "sum").finish(), 3);
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn srun(slurm: &Hosts, options: &[&str], role: &str) -> Run {
 #[test]
 fn srun_starts_a_cluster_on_several_hosts() {
     let Some(slurm) = Hosts::of_slurm("srun_starts_a_cluster_on_several_hosts", 3) else { return };
-    for (exchange, engine) in [("none", "slurm"), ("pmi2", "pmi"), ("pmix", "pmix")] {
+    for (exchange, engine) in [("none", "slurm"), ("pmi2", "pmi"), ("pmi2", "pmi2"), ("pmix", "pmix")] {
         let mut command = slurm.inside("c1", &["srun", "-N", "3", "-n", "4", &format!("--mpi={exchange}")]);
         in_role(&mut command, "sum");
         // None of them stands in for another, and only the tasks of Slurm alone need the secret of the user.
@@ -227,6 +229,8 @@ fn nodes_without_numbers_meet_at_a_port() {
         ("TRELLIS_RENDEZVOUS_NODES", "3"),
         ("TRELLIS_RENDEZVOUS_JOB", "test"),
         ("TRELLIS_SECRET_FILE", &secret),
+        // Two nodes of one host, of which each takes a free one.
+        ("TRELLIS_PORTS", "7200-7201"),
     ];
     let runs = ["c2", "c1", "c2"].map(|host| come(&lab, host, "sum", &variables));
     let runs = runs.map(Run::finish);

@@ -30,6 +30,139 @@ fn nodes_on_several_hosts_share_memory() {
 }
 
 #[test]
+fn hosts_take_nodes_in_turn() {
+    let Some(lab) = Hosts::up("hosts_take_nodes_in_turn", 3) else { return };
+    let run = lab.start_role("sum", &["--hosts", "c1:1,c2:3,c3:2", "--map-by", "node"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for place in ["0 c1", "1 c2", "2 c3", "3 c2", "4 c3", "5 c2"] {
+        let number = &place[..1];
+        let is_up = |line: &str| line.starts_with(&format!("[{place}]")) && line.contains(&format!(" up {number} "));
+        assert!(run.stdout.lines().any(is_up), "{place}: {run:?}");
+        assert!(run.stdout.contains(&format!("[{place}] sum 15\n")), "{place}: {run:?}");
+    }
+    // Standard input goes to node 0, and who is named is the node whose number it is.
+    let folder = Folder::new();
+    fs::write(folder.file("input"), "for the first\n").expect("it is ours");
+    let script = "cat; if [ {node} = 3 ]; then sleep 0.3; exit 9; fi";
+    let mut command = lab.run(&["--hosts", "c2:2,c3:2", "--map-by", "node", "sh", "-c", script]);
+    command.stdin(fs::File::open(folder.file("input")).expect("it was written"));
+    let run = Run::start(command).finish();
+    assert!(run.code == Some(9) && run.stdout.contains("[0 c2] for the first\n"), "{run:?}");
+    assert!(run.stderr.contains("node 3 (") && run.stderr.contains(" on c3)"), "{run:?}");
+    let planned = Run::start(lab.run(&["--hosts", "c2:2,c3:1", "--map-by", "node", "--dry-run", "true"])).finish();
+    assert!(planned.stdout.contains("nodes 0, 2 on c2\n") && planned.stdout.contains("node 1 on c3\n"), "{planned:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn hosts_are_named_by_their_addresses() {
+    let Some(lab) = Hosts::up("hosts_are_named_by_their_addresses", 3) else { return };
+    let status = lab.status();
+    let address = |place: usize| status["hosts"][place]["address"].as_str().expect("an address").to_owned();
+    let (second, third) = (address(1), address(2));
+    assert!(second.parse::<std::net::Ipv6Addr>().is_ok(), "{second}");
+    // The settings for every host, which have the key, count for addresses, too.
+    let run = lab.start_role("sum", &["--hosts", &format!("[{second}]:2,root@{third}")]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for place in [format!("[0 {second}]"), format!("[1 {second}]"), format!("[2 {third}]")] {
+        assert!(run.stdout.contains(&format!("{place} sum 3\n")), "{place}: {run:?}");
+    }
+    // A network of IPv6 is named as one of IPv4.
+    let prefix = status["hosts"][1]["prefix"].as_str().expect("a prefix");
+    let run = lab.start_role("sum", &["--hosts", &second, "--network", prefix]).finish();
+    assert!(run.code == Some(0) && run.stdout.contains("sum 0\n"), "{run:?}");
+    let run = Run::start(lab.run(&["--hosts", &format!("{second},{third}"), "--network", prefix, "true"])).finish();
+    assert_eq!(run.code, Some(78), "{run:?}");
+    assert!(run.stderr.contains(&format!("host {third}: --network {prefix}: ")), "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn nodes_listen_at_the_ports_that_a_firewall_lets_through() {
+    let Some(lab) = Hosts::up("nodes_listen_at_the_ports", 2) else { return };
+    let two = ["--hosts", "c1:2,c2:2", "--set", "ports=7100-7101"];
+    let run = Run::start(lab.run(&[&two[..], &["sh", "-c", "echo $TRELLIS_NODES"]].concat())).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let line = run.stdout.lines().find(|line| line.starts_with("[0 c1]")).expect("it wrote");
+    let ports: Vec<&str> = line.split(',').filter_map(|address| address.rsplit(':').next()).collect();
+    assert_eq!(ports, ["7100", "7101", "7100", "7101"], "{run:?}");
+    let run = lab.start_role("sum", &two).finish();
+    assert!(run.code == Some(0) && run.stdout.matches("sum 6\n").count() == 4, "{run:?}");
+    let few = Run::start(lab.run(&["--hosts", "c1,c2:2", "--set", "ports=7100", "true"])).finish();
+    assert_eq!(few.code, Some(71), "{few:?}");
+    assert!(few.stderr.contains("host c2: ports: 7100: too few are free at "), "{few:?}");
+    let wrong = Run::start(lab.run(&["--hosts", "c1", "--set", "ports=9-7", "true"])).finish();
+    assert_eq!(wrong.code, Some(78), "{wrong:?}");
+    assert!(wrong.stderr.contains("ports=9-7: `9-7` is no range of ports"), "{wrong:?}");
+}
+
+#[test]
+fn the_hosts_of_a_job_of_pbs_or_lsf_are_used() {
+    let Some(lab) = Hosts::up("the_hosts_of_a_job_of_pbs_or_lsf_are_used", 3) else { return };
+    let folder = Folder::new();
+    fs::write(folder.file("nodes"), "c2\nc2\nc3\n").expect("it is ours");
+    let file = folder.file("nodes").display().to_string();
+    for (name, value) in [("PBS_NODEFILE", &*file), ("LSB_DJOB_HOSTFILE", &file), ("LSB_HOSTS", "c2 c2 c3")] {
+        let job = |options: &[&str]| {
+            let mut command = lab.run(options);
+            command.env(name, value).args(["sh", "-c", "hostname"]);
+            Run::start(command).finish()
+        };
+        let run = job(&[]);
+        assert_eq!(run.code, Some(0), "{name}: {run:?}");
+        for line in ["[0 c2] c2\n", "[1 c2] c2\n", "[2 c3] c3\n"] {
+            assert!(run.stdout.contains(line), "{name}: {line}: {run:?}");
+        }
+        let many = job(&["-n", "4"]);
+        assert_eq!(many.code, Some(2), "{name}: {many:?}");
+        assert!(
+            many.stderr.contains(&format!("the 2 hosts have 3 slots; name more hosts or more slots, as {name} counts")),
+            "{many:?}"
+        );
+    }
+}
+
+/// The processors of each node that ran `grep Cpus_allowed_list`, in the order of their numbers.
+fn processors(run: &support::Ended) -> Vec<String> {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    lines.iter().map(|line| line.rsplit('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn nodes_are_bound_to_processors() {
+    const SHOW: [&str; 3] = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+    let all = processors(&start(&SHOW).finish()).remove(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for hosts in [&["-n", "2"][..], &["--hosts", "localhost:2"]] {
+        let with = |what| start(&[hosts, &["--bind-to", what], &SHOW].concat()).finish();
+        assert_eq!(processors(&with("none")), [all.clone(), all.clone()]);
+        let sockets = processors(&with("socket"));
+        assert_eq!(sockets.len(), 2);
+        let of_cores = with("core");
+        if of_cores.code == Some(71) {
+            assert!(of_cores.stderr.contains("--bind-to core: 2 nodes cannot have a core each"), "{of_cores:?}");
+            continue;
+        }
+        let of_cores = processors(&of_cores);
+        assert!(of_cores[0] != of_cores[1] && of_cores.iter().all(|set| *set != all), "{of_cores:?}");
+    }
+    let many = (cores + 1).to_string();
+    for hosts in [&["-n", &many][..], &["--hosts", &format!("localhost:{many}")], &["-n", &many, "--dry-run"]] {
+        let run = start(&[hosts, &["--bind-to", "core", "echo", "started"]].concat()).finish();
+        assert_eq!(run.code, Some(71), "{run:?}");
+        assert!(run.stderr.contains(&format!("--bind-to core: {many} nodes cannot have a core each")), "{run:?}");
+        assert!(!run.stdout.contains("started"), "{run:?}");
+    }
+    // What a scheduler or a user allows is all that is divided.
+    let mut command = std::process::Command::new("taskset");
+    command.args(["-c", "0", env!("CARGO_BIN_EXE_trellis"), "run", "--bind-to", "socket"]).args(SHOW);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert_eq!(processors(&Run::start(command).finish()), ["0"]);
+}
+
+#[test]
 fn nodes_run_in_the_same_place_with_the_variables_that_were_given() {
     let Some(lab) = Hosts::up("nodes_run_in_the_same_place", 2) else { return };
     let folder = Folder::new();
@@ -337,6 +470,7 @@ fn the_secret_is_in_no_argument_and_in_no_variable_of_an_agent() {
 fn options_that_need_hosts_say_so() {
     for (options, sentence) in [
         (&["--network", "lo"][..], "--network needs hosts"),
+        (&["--map-by", "node"], "--map-by needs hosts"),
         (&["--hosts", "a:0"], "--hosts: `0` in `a:0` is no number of nodes"),
         (&["--hosts", "a:2", "-n", "3"], "-n 3: the 1 hosts have 2 slots"),
         (&["--hostfile", "/nonexistent"], "--hostfile /nonexistent: cannot be read"),

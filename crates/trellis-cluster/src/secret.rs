@@ -110,15 +110,15 @@ impl Secret {
                 "is not a regular file; name a file with 32 bytes or 64 hexadecimal digits".to_owned(),
             ));
         }
-        if about.mode() & 0o077 != 0 {
+        // SAFETY: geteuid has no conditions.
+        let own = unsafe { libc::geteuid() };
+        if !is_private(about.mode(), about.uid(), own) {
             let mode = about.mode() & 0o777;
             return Err(refused(format!(
                 "has mode {mode:04o}, so others can read or change it; run `chmod 600 {}`",
                 path.display()
             )));
         }
-        // SAFETY: geteuid has no conditions.
-        let own = unsafe { libc::geteuid() };
         if about.uid() != own && about.uid() != 0 {
             let owner = about.uid();
             return Err(refused(format!("belongs to user {owner}, not to you (user {own}); use a file of your own")));
@@ -258,6 +258,13 @@ fn make_key_file(folder: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether nobody but its owner can read or change a file. Root may also give it to a group, as Kubernetes does with the
+/// secrets of a pod whose user is not root.
+fn is_private(mode: u32, owner: u32, own: u32) -> bool {
+    let is_given_by_root = owner == 0 && own != 0;
+    mode & if is_given_by_root { 0o037 } else { 0o077 } == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,6 +290,15 @@ mod tests {
         };
         File::from(writer).write_all(contents).unwrap();
         reader
+    }
+
+    #[test]
+    fn root_may_give_a_file_to_a_group() {
+        assert!(is_private(0o600, 1000, 1000) && is_private(0o400, 0, 1000));
+        assert!(is_private(0o440, 0, 1000) && is_private(0o640, 0, 1000));
+        for (mode, owner, own) in [(0o640, 1000, 1000), (0o440, 0, 0), (0o460, 0, 1000), (0o444, 0, 1000)] {
+            assert!(!is_private(mode, owner, own), "{mode:o} of {owner} for {own}");
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
 use crate::{
-    checks, dependencies, documents, instructions, matrix, optional, package, pages, pure, setup, spelling, step, tidy,
+    checks, dependencies, documents, instructions, matrix, optional, package, pages, pure, setup, site, spelling, step,
+    tidy,
 };
 
 /// Runs the checks of every change, or all checks.
@@ -37,6 +38,7 @@ pub(crate) fn run(workspace: &Workspace, in_full: bool) -> Result<()> {
     step::step("instructions of the protocols for a fault", || instructions::run(workspace, false))?;
     matrix::run(workspace, true, None)?;
     if in_full {
+        site::check(workspace)?;
         documents::run(workspace, None)?;
         package::check(workspace)?;
         optional::check(workspace)?;

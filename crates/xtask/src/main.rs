@@ -1,5 +1,5 @@
 //! The tasks of the project, subcommands of `cargo xtask`: setup, demo, test, ci, documents, matrix, soak, tidy,
-//! pages, bench, install, package.
+//! pages, site, bench, install, package.
 //!
 //! Promises: every long step reports on standard error what it does and how long it took; results go to standard
 //! output. A task never changes anything outside the target folder, except `setup` (system packages), `install` (the
@@ -17,8 +17,10 @@ mod features;
 #[path = "../../trellis-c/install.rs"]
 mod install;
 mod instructions;
+mod kubernetes;
 mod load;
 mod matrix;
+mod matrix_hosts;
 mod matrix_threads;
 mod optional;
 mod package;
@@ -26,6 +28,7 @@ mod pages;
 mod programs;
 mod pure;
 mod setup;
+mod site;
 mod soak;
 mod spelling;
 mod step;
@@ -84,6 +87,9 @@ enum Task {
         /// Run programs of Debian with threads on several nodes instead: those that are installed.
         #[arg(long, conflicts_with_all = ["quick", "minutes"])]
         threads: bool,
+        /// Run the programs on several hosts of a lab instead, started by ssh and by each engine.
+        #[arg(long, conflicts_with_all = ["quick", "minutes", "threads"])]
+        hosts: bool,
     },
     /// Explore more, try new seeds, and repeat the tests that have threads and processes, for a chosen time.
     Soak {
@@ -108,6 +114,12 @@ enum Task {
     },
     /// Put the generated tables into their pages: scripts of protocols, figures of speed.
     Pages,
+    /// Make the documentation a web site with a search, in `site/html` of the target folder, and check its links.
+    Site {
+        /// Also search in it with a browser.
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
     Bench {
         /// How often each benchmark runs; the median counts.
@@ -134,7 +146,11 @@ enum Task {
         features: Vec<String>,
     },
     /// Make what people install: an archive with an installer, a .deb, an .rpm, and an archive of symbols.
-    Package,
+    Package {
+        /// Make everything twice, compare, and try it: the .deb on a system with nothing else, and what crates.io gets.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -151,11 +167,12 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match task {
-        Task::Setup => setup::install(setup::NEEDED).and_then(|()| spelling::install(&workspace).map(drop)),
+        Task::Setup => setup::install(&setup::everything()).and_then(|()| spelling::install(&workspace).map(drop)),
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
         Task::Ci { full } => ci::run(&workspace, full),
         Task::Documents { only } => documents::run(&workspace, only.as_deref()),
+        Task::Matrix { hosts: true, .. } => matrix_hosts::run(&workspace),
         Task::Matrix { threads: true, .. } => matrix_threads::run(&workspace),
         Task::Matrix { quick, minutes, .. } => matrix::run(&workspace, quick, minutes),
         Task::Soak { load: Some(count), only, .. } => load::run(&workspace, count, &only),
@@ -163,11 +180,14 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tidy => tidy::check(&workspace.root),
         Task::Instructions { rewrite } => instructions::run(&workspace, rewrite),
         Task::Pages => pages::write(&workspace.root),
+        Task::Site { check: true } => site::check(&workspace),
+        Task::Site { check: false } => site::run(&workspace).map(|first| println!("{}", first.display())),
         Task::Bench { runs, no_record, only, against } => {
             bench::run(&workspace, &bench::Options { runs, keep: !no_record, only: &only, against: against.as_deref() })
         }
         Task::Install { prefix, features } => demo::install_under(&workspace, &prefix, &features),
-        Task::Package => {
+        Task::Package { check: true } => package::check(&workspace),
+        Task::Package { check: false } => {
             package::run(&workspace).map(|made| made.iter().for_each(|file| println!("{}", file.display())))
         }
     }

@@ -19,12 +19,12 @@ use crate::workspace::{Profile, Workspace};
 use crate::{fabric, programs, setup, step};
 
 /// A program, and options that make it short but leave work for every node.
-struct Program {
-    name: &'static str,
-    options: &'static [&'static str],
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) options: &'static [&'static str],
 }
 
-const PROGRAMS: &[Program] = &[
+pub(crate) const PROGRAMS: &[Program] = &[
     Program { name: "barnes", options: &["-n", "520", "-s", "2"] },
     Program { name: "fft", options: &["-m", "12"] },
     Program { name: "lu", options: &["-n", "150", "-b", "16"] },
@@ -73,14 +73,14 @@ pub(crate) fn run(workspace: &Workspace, quick: bool, minutes: Option<u32>) -> R
 }
 
 /// The built programs, and the folder for the output of runs.
-struct Bench {
-    folder: PathBuf,
-    trellis: PathBuf,
+pub(crate) struct Bench {
+    pub(crate) folder: PathBuf,
+    pub(crate) trellis: PathBuf,
     fabric: Option<(PathBuf, PathBuf)>,
 }
 
 impl Bench {
-    fn build(workspace: &Workspace, profile: Profile, with_fabric: bool) -> Result<Bench> {
+    pub(crate) fn build(workspace: &Workspace, profile: Profile, with_fabric: bool) -> Result<Bench> {
         workspace.build(profile)?;
         let folder = workspace.target.join("matrix");
         let prefix = folder.join("prefix");
@@ -164,7 +164,7 @@ impl Bench {
     }
 
     /// Runs a command to its end; its result must be verified.
-    fn run(&self, command: &mut Command) -> Result<()> {
+    pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
         let (out, errors) = (self.folder.join("stdout"), self.folder.join("stderr"));
         let into = |file: &Path| File::create(file).with_context(|| format!("cannot write {}", file.display()));
         command.stdin(Stdio::null()).stdout(into(&out)?).stderr(into(&errors)?);
@@ -201,7 +201,7 @@ fn end_of(command: &mut Command) -> Result<Option<ExitStatus>> {
 }
 
 /// The command as shell text.
-fn quoted(command: &Command) -> String {
+pub(crate) fn quoted(command: &Command) -> String {
     let words = step::shown(command);
     let quote = |word: &str| if word.contains('(') { format!("'{word}'") } else { word.to_owned() };
     words.split(' ').map(quote).collect::<Vec<_>>().join(" ")

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::setup::{self, Needed};
 use crate::step;
 use crate::workspace::Workspace;
-use crate::{demo, features};
+use crate::{demo, features, kubernetes};
 
 /// Builds `.rpm` files.
 pub(crate) const RPM: Needed = Needed::new("rpmbuild", "rpm");
@@ -22,6 +22,8 @@ pub(crate) const RPM: Needed = Needed::new("rpmbuild", "rpm");
 pub(crate) const SHLIBDEPS: Needed = Needed::new("dpkg-shlibdeps", "dpkg-dev");
 /// Checks units.
 pub(crate) const UNITS: Needed = Needed::new("systemd-analyze", "systemd");
+/// Makes a system that has nothing but what is named.
+pub(crate) const SYSTEM: Needed = Needed::new("mmdebstrap", "mmdebstrap");
 /// Formats manual pages.
 pub(crate) const MANUAL: Needed = Needed::new("groff", "groff");
 
@@ -73,8 +75,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     Ok(vec![archive, deb, rpm, symbols])
 }
 
-/// Makes the packages twice, compares them, and tries what they contain without a change to this machine.
+/// Builds each crate from what crates.io would get, in the order of their dependencies, and uploads nothing. Makes the
+/// packages twice, compares them, and tries what they contain without a change to this machine. Checks the files for
+/// Kubernetes.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    kubernetes::check(workspace)?;
+    let mut publish = workspace.cargo();
+    publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet"]);
+    step::command("what crates.io would get", publish.arg("--target-dir").arg(workspace.target.join("publish")))?;
     let sums = |made: &[PathBuf]| step::output(Command::new("sha256sum").args(made));
     let before = sums(&run(workspace)?)?;
     let made = run(workspace)?;
@@ -123,14 +131,27 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         step::output(&mut shell).map(drop)
     })?;
     if !setup::is_root()? {
-        eprintln!("    SKIPPED the .deb on a copy of this system (root): only root can make one");
+        eprintln!("    SKIPPED the .deb on a system with nothing else (root): only root can make one");
         return Ok(fs::remove_dir_all(&folder)?);
     }
-    step::step("the .deb on a copy of this system: install, doctor, compile, run, remove", || {
+    setup::ensure(&[SYSTEM])?;
+    let system = folder.join("system");
+    step::step("a system with a compiler and nothing else", || {
+        let mut make = Command::new("mmdebstrap");
+        make.args(["--quiet", "--variant=minbase", "--include=g++,pkg-config", &codename()?]);
+        step::output(make.arg(&system)).map(drop)
+    })?;
+    step::step("the .deb there: install, doctor, compile, run, remove", || {
         let mut shell = Command::new("unshare");
-        shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_DEB, "sh"]).arg(deb);
-        shell.current_dir(&folder);
-        step::output(shell.arg(workspace.root.join("examples/hello/hello.cpp"))).map(drop)
+        shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_DEB, "sh"]);
+        shell.args([deb, &workspace.root.join("examples/hello/hello.cpp"), &system]);
+        // The environment of this machine is not that of the system.
+        shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        step::output(&mut shell).map(drop)
+    })?;
+    step::step("two containers of it, as pods of Kubernetes", || {
+        step::output(Command::new("chroot").arg(&system).args(["dpkg", "-i", "/tmp/try/trellis.deb"]))?;
+        kubernetes::run_containers(&system, &folder.join("pods"))
     })?;
     Ok(fs::remove_dir_all(&folder)?)
 }
@@ -149,21 +170,23 @@ left=$(find prefix ! -type d)
 [ -z "$left" ] || { echo "left behind: $left" >&2; exit 1; }
 "#;
 
-/// Installs the package `$1` on a copy of this system that ends with the process, and does the same with it.
+/// The name of this machine's release of Debian, for which the packages are.
+fn codename() -> Result<String> {
+    let text = fs::read_to_string("/etc/os-release").context("/etc/os-release cannot be read")?;
+    let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    Ok(name.context("/etc/os-release names no release")?.to_owned())
+}
+
+/// Installs the package `$1` on the system in the folder `$3`, which has no network, and does the same with it.
 const TRY_DEB: &str = r#"
-copy=$(mktemp -d "$PWD/copy.XXXXXX")
-trap 'umount -R -l "$copy" 2>/dev/null || :; rmdir "$copy"' EXIT
-mount -t tmpfs none "$copy"
-mkdir "$copy/upper" "$copy/work" "$copy/root"
-mount -t overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" none "$copy/root"
-mount -t proc none "$copy/root/proc"
-mount --rbind /dev "$copy/root/dev"
-mkdir -p "$copy/root/tmp/try"
-cp "$1" "$copy/root/tmp/try/trellis.deb"
-cp "$2" "$copy/root/tmp/try/hello.cpp"
-chroot "$copy/root" sh -e -c '
+ip link set lo up
+mount -t proc none "$3/proc"
+mount --rbind /dev "$3/dev"
+mkdir "$3/tmp/try"
+cp "$1" "$3/tmp/try/trellis.deb"
+cp "$2" "$3/tmp/try/hello.cpp"
+chroot "$3" sh -e -c '
     cd /tmp/try
-    ip link set lo up
     dpkg -i trellis.deb
     trellis doctor
     c++ -std=c++20 -O2 hello.cpp $(pkg-config --cflags --libs trellis) -o hello

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use trellis_output::programs;
 
-use crate::{instructions, package, spelling, step};
+use crate::{instructions, kubernetes, package, site, spelling, step};
 
 /// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
 #[derive(Clone, Copy)]
@@ -47,10 +47,20 @@ impl Needed {
     }
 }
 
-/// Everything that any task needs.
+/// Everything that any task needs, with what only all checks need.
+pub(crate) fn everything() -> Vec<Needed> {
+    [NEEDED, FOR_ALL_CHECKS].concat()
+}
+
+/// What `cargo xtask ci --full` needs beside what every change needs.
+pub(crate) const FOR_ALL_CHECKS: &[Needed] = &[kubernetes::CONTAINERS, package::SYSTEM, site::BROWSER];
+
+/// Everything that the checks of every change need.
 pub(crate) const NEEDED: &[Needed] = &[
     COMPILER,
     Needed { program: "cc", package: "gcc" },
+    // Compiles the headers for the other architecture.
+    Needed { program: "aarch64-linux-gnu-g++", package: "g++-aarch64-linux-gnu" },
     Needed { program: "cmake", package: "cmake" },
     Needed { program: "make", package: "make" },
     MACRO_PROCESSOR,
@@ -75,6 +85,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     PROTOBUF,
     PROTOBUF_TYPES,
     instructions::COUNTER,
+    Needed { program: "gdb", package: "gdb" },
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "ssh", package: "openssh-client" },
     // It may be outside of PATH.

@@ -3,7 +3,7 @@
 //! Promises: the version is fixed, so that no new word list fails a check that passed. It is installed once, into the
 //! target folder. It must never change a file of the repository.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -28,12 +28,17 @@ pub(crate) fn install(workspace: &Workspace) -> Result<PathBuf> {
     if program.is_file() {
         return Ok(program);
     }
-    setup::ensure(&[PYTHON])?;
-    step::run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    let mut pip = Command::new(folder.join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &format!("typos=={VERSION}")]);
-    step::run(pip.stdout(std::io::stderr()))?;
+    install_python(&folder, &format!("typos=={VERSION}"))?;
     Ok(program)
+}
+
+/// Installs a package of the Python package index into a folder of its own.
+pub(crate) fn install_python(folder: &Path, package: &str) -> Result<()> {
+    setup::ensure(&[PYTHON])?;
+    step::run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    let mut pip = Command::new(folder.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]);
+    step::run(pip.stdout(std::io::stderr()))
 }
 
 /// Checks every file that git tracks or could track.

@@ -369,7 +369,7 @@ fn link_violations(file: &File, root: &Path, wrong: &mut Vec<String>) {
 }
 
 /// The targets of `[text](target)` outside of code blocks.
-fn links(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn links(text: &str) -> Vec<(usize, &str)> {
     let mut inside_block = false;
     let mut found = Vec::new();
     for (number, line) in numbered(text) {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::bench::raw_link::Connection;
 use trellis_command::exit::{self, Failure};
 use trellis_command::run::stdin::InputMode;
-use trellis_command::run::{self, Output, Plan};
+use trellis_command::run::{self, BindTo, Output, Plan};
 
 /// In place of an assignment: computes until the command ends.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
@@ -119,6 +119,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             variables: Vec::new(),
             hosts: None,
             directory: None,
+            bind_to: BindTo::None,
             output: Output::Captured,
             inherited: ends.iter().map(|end| vec![*end]).collect(),
             shown: None,

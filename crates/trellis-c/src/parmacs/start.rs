@@ -1,7 +1,7 @@
 //! The start of a process of a PARMACS program, before main.
 //!
-//! Promises: a process started by `trellis run` joins the cluster. A process started by itself becomes the program of
-//! a `trellis run` with a node for each core, or, without that command, a cluster of one node. In a cluster of
+//! Promises: a process started by `trellis run` or by an engine joins the cluster. A process started by itself becomes the
+//! program of a `trellis run` with a node for each core, or, without that command, a cluster of one node. In a cluster of
 //! several nodes the kernel's address randomisation is off, so that addresses mean the same on each. All this happens
 //! before main, so standard input is untouched, arguments are kept, and nothing runs twice. It must never restart
 //! itself endlessly: the environment records what has been tried.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn trellis_parmacs_begin(
     if shared.as_ref().is_some_and(|globals| config.base_address + config.region_bytes > globals.limit()) {
         refuse("region_bytes is more than fits between the program's globals and the limit that it was linked with");
     }
-    if config.node_count() > 1 {
+    if config.node_count() > 1 || config.is_placed_by_engine() {
         keep_addresses(arguments);
     }
     begin(config, layout, shared, arguments);
@@ -160,8 +160,12 @@ fn configuration(shared: Option<&Globals>) -> Result<Config, ConfigError> {
     sources.set_by_program(format!("heap_bytes={heap_bytes}")).load()
 }
 
-/// Restarts a process that was not launched under `trellis run`, if that is there.
+/// Restarts a process that was not launched under `trellis run`, if that is there, unless an engine started it.
 fn launch_if_alone(arguments: &[*mut c_char]) {
+    // A bare number of nodes, which is no configuration, is what the rest is for.
+    if Sources::new().process_environment().load().is_ok_and(|config| config.is_placed_by_engine()) {
+        return;
+    }
     let nodes = env::var(NODES_VARIABLE).ok();
     let wanted = nodes.as_deref().and_then(|text| text.trim().parse::<usize>().ok());
     let launched_with = [NODE_VARIABLE, STATUS_FD_VARIABLE, "TRELLIS_CONFIG", "TRELLIS_JOIN"];

@@ -119,8 +119,10 @@ choices! {
         None = "none",
         /// Open MPI, PRRTE, or Slurm with `--mpi=pmix`: through libpmix.
         Pmix = "pmix",
-        /// MPICH, Intel MPI, or Slurm with `--mpi=pmi2`: through PMI-1.
+        /// MPICH, Intel MPI, or Slurm with `--mpi=pmi2`: through PMI-1, or PMI-2 if the engine has only that.
         Pmi = "pmi",
+        /// The same through PMI-2.
+        Pmi2 = "pmi2",
         /// Slurm's tasks, at the first host of their step.
         Slurm = "slurm",
     }

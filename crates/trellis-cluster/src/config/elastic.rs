@@ -46,7 +46,7 @@ impl Config {
     }
 
     /// Whether an engine or a rendezvous gives the list of nodes if the key `nodes` is empty.
-    pub(crate) fn is_placed_by_engine(&self) -> bool {
+    pub fn is_placed_by_engine(&self) -> bool {
         self.rendezvous.is_some() || !matches!(self.engine, Engine::Auto | Engine::None)
     }
 

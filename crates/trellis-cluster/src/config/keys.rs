@@ -98,7 +98,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine",
         default: "auto",
-        accepted: "auto, none, pmix, pmi, slurm",
+        accepted: "auto, none, pmix, pmi, pmi2, slurm",
         meaning: "The source of the list of nodes if nodes is empty; auto looks for what mpirun, mpiexec and srun set.",
         apply: |config, raw| {
             config.engine = values::choice(raw, Engine::WORDS)?;
@@ -144,6 +144,16 @@ pub const KEYS: &[Key] = &[
         meaning: "The network by which nodes reach this host.",
         apply: |config, raw| {
             config.network = Some(values::text(raw, "a prefix such as 10.1.0.0/16, or an interface such as eth0")?);
+            Ok(())
+        },
+    },
+    Key {
+        name: "ports",
+        default: "any",
+        accepted: "with an engine, a rendezvous or `--hosts`: any, or a range such as 7000-7099",
+        meaning: "The ports at which nodes listen, where a firewall between hosts lets only these through.",
+        apply: |config, raw| {
+            config.ports = values::text(raw, "any, or a range of ports such as 7000-7099")?.parse()?;
             Ok(())
         },
     },

@@ -14,6 +14,7 @@ mod keys;
 mod leased;
 #[cfg(not(feature = "remote"))]
 mod no_prefix;
+mod ports;
 mod ranges;
 mod values;
 
@@ -25,6 +26,7 @@ pub use choices::{Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, 
 pub use keys::{KEYS, Key, key};
 #[cfg(not(feature = "remote"))]
 pub use no_prefix::HostPrefix;
+pub use ports::Ports;
 pub use ranges::CoherenceRange;
 pub use trellis_cluster_protocol::coherence::Protocol;
 #[cfg(feature = "remote")]
@@ -76,6 +78,8 @@ pub struct Config {
     pub rendezvous_job: String,
     /// The network, or the interface, by which nodes of other hosts reach this one.
     pub network: Option<String>,
+    /// The ports at which a node listens that finds its address itself.
+    pub ports: Ports,
     /// The size of the shared region.
     pub region_bytes: usize,
     /// The number of bytes at the end of the region that the shared heap may use. `None` means half of it.
@@ -157,6 +161,7 @@ impl Default for Config {
             rendezvous_nodes: 0,
             rendezvous_job: "trellis".to_owned(),
             network: None,
+            ports: Ports::default(),
             region_bytes: 256 << 20,
             heap_bytes: None,
             base_address: 0x4000_0000_0000,

@@ -11,6 +11,7 @@
 
 mod advertisement;
 mod pmi;
+mod pmi2;
 mod pmix;
 pub(crate) mod rendezvous;
 pub mod slurm;
@@ -134,9 +135,11 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
     let exchange: Option<Exchange> = match (&config.rendezvous, config.engine) {
         (None, Engine::Pmix) => Some(pmix::exchange),
         (None, Engine::Pmi) => Some(pmi::exchange),
+        (None, Engine::Pmi2) => Some(pmi::exchange_2),
         _ => None,
     };
-    let is_kept_to_the_job = exchange.is_some() && !(config.engine == Engine::Pmi && pmi::is_over_port());
+    let is_kept_to_the_job =
+        exchange.is_some() && !(matches!(config.engine, Engine::Pmi | Engine::Pmi2) && pmi::is_over_port());
     let own = match given {
         None if !is_kept_to_the_job => Some(Secret::of_this_user()?),
         given => given,
@@ -197,11 +200,11 @@ fn everywhere() -> IpAddr {
 
 fn listen(config: &Config, address: IpAddr) -> std::io::Result<(Option<TcpListener>, Option<UdpSocket>, u16)> {
     if config.link == LinkKind::Udp {
-        let socket = UdpSocket::bind((address, 0))?;
+        let socket = config.ports.bind(|port| UdpSocket::bind((address, port)))?;
         let port = socket.local_addr()?.port();
         return Ok((None, Some(socket), port));
     }
-    let listener = TcpListener::bind((address, 0))?;
+    let listener = config.ports.bind(|port| TcpListener::bind((address, port)))?;
     let port = listener.local_addr()?.port();
     Ok((Some(listener), None, port))
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{WaitOptions, WaitStatus};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use trellis::launch;
 use trellis_output::programs;
 
@@ -33,6 +34,8 @@ pub(super) struct NodeCommand<'a> {
     pub(super) inherited: Vec<RawFd>,
     /// Whether the program is loaded at the same addresses each time.
     pub(super) has_fixed_addresses: bool,
+    /// The processors to which it is bound.
+    pub(super) processors: Option<CpuSet>,
     pub(super) stdin: Stdio,
     pub(super) output: NodeOutput,
 }
@@ -94,6 +97,10 @@ impl NodeCommand<'_> {
             }
         }
         bind(&mut command, self.inherited);
+        if let Some(processors) = self.processors {
+            // SAFETY: the closure makes one system call on memory of its own.
+            unsafe { command.pre_exec(move || Ok(sched_setaffinity(None, &processors)?)) };
+        }
         if self.has_fixed_addresses {
             // SAFETY: the function makes system calls on plain numbers only.
             unsafe { command.pre_exec(fix_addresses) };
@@ -299,6 +306,7 @@ mod tests {
                 secret: None,
                 inherited: Vec::new(),
                 has_fixed_addresses: false,
+                processors: None,
                 stdin: Stdio::null(),
                 output: NodeOutput::Inherited,
             }

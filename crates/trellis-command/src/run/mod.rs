@@ -3,6 +3,7 @@
 //! The launcher makes the listening sockets, the secret and the status pages itself and passes them on as open
 //! descriptors: no port is guessed, no secret is in a process list, no file is left behind.
 
+mod binding;
 mod cause;
 mod child;
 mod descendants;
@@ -28,23 +29,25 @@ pub use threads::{ThreadsArguments, threads};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use trellis::config::{self, Config, LinkKind, Sources};
+use rustix::thread::CpuSet;
+use trellis::config::{self, Config, LinkKind, Ports, Sources};
 use trellis::launch;
 
 use crate::exit::{self, Ending, Failure};
 use crate::terminal;
 use crate::time::time;
+pub use binding::BindTo;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
-use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments};
+use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments, network};
 use joining::{Joining, SecretFile};
 use output::{Destination, LineCutter};
 use preload::Preload;
@@ -242,6 +245,8 @@ pub struct Plan {
     pub hosts: Option<Hosts>,
     /// The working directory of the nodes, if it is not that of this process.
     pub directory: Option<PathBuf>,
+    /// What each node is bound to.
+    pub bind_to: BindTo,
     /// What happens to the output of the nodes.
     pub output: Output,
     /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
@@ -380,6 +385,7 @@ impl RunArguments {
             input: if hosts.as_ref().is_some_and(|hosts| hosts.took_stdin) { InputMode::None } else { self.input },
             hosts,
             directory: self.chdir,
+            bind_to: self.placing.bind_to(),
             output,
             shown: self.show,
             inherited: Vec::new(),
@@ -483,6 +489,8 @@ fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, gua
             Some(given) => Some(std::path::absolute(given).unwrap_or_else(|_| given.clone())),
         },
         has_datagrams: read.link == LinkKind::Udp,
+        bind_to: plan.bind_to,
+        ports: read.ports,
         silence: Duration::from_secs(read.silence_seconds_max),
     };
     Fleet::connect(hosts, &common, signals, guard)
@@ -525,6 +533,8 @@ struct Wiring {
     memory: Option<memory::Place>,
     /// The library that is loaded first into the program.
     preload: Preload,
+    /// The processors of each node of this host, if they are bound.
+    processors: Option<Vec<CpuSet>>,
 }
 
 impl Wiring {
@@ -540,14 +550,14 @@ impl Wiring {
         // A process that joins, or meets others, listens where it reaches them, which it finds out itself.
         let listening = if joining.is_alone() && !is_elsewhere { plan.nodes } else { 0 };
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (mut sockets, bound) = bind_all(listening, local, false)?;
+        let (mut sockets, bound) = network::listen(listening, local, false, Ports::default())?;
         let mut addresses = elsewhere.unwrap_or(bound);
         let mut listed = addresses.join(",");
         let read = check_configuration(plan, joining, &listed)?;
         let memory = if is_elsewhere { None } else { memory::Place::for_run(&read, plan.nodes)? };
         let is_udp = read.link == LinkKind::Udp && !is_elsewhere;
         if is_udp || memory.as_ref().is_some_and(|memory| memory.has_moved()) {
-            (sockets, addresses) = bind_all(listening, local, is_udp)?;
+            (sockets, addresses) = network::listen(listening, local, is_udp, Ports::default())?;
             listed = addresses.join(",");
         }
         let mut environment = plan.variables.clone();
@@ -581,7 +591,9 @@ impl Wiring {
             None if joining.is_alone() => Some(child::fresh_secret()?),
             given => given,
         };
-        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, record, memory, preload };
+        let processors = if is_elsewhere { None } else { plan.bind_to.processors(plan.nodes)? };
+        let mut wiring =
+            Wiring { sockets, secret, secret_file: None, environment, record, memory, preload, processors };
         if let (true, Some(secret)) = (read.joiners_max > 0 && joining.is_alone(), secret) {
             if !is_given {
                 wiring.secret_file = Some(SecretFile::write(&secret)?);
@@ -603,26 +615,6 @@ fn say_how_to_join(address: &str, secret_file: &Path) {
         "others join with: trellis run --join {address} --secret-file {} PROGRAM",
         secret_file.display()
     ));
-}
-
-/// Makes sockets for this many nodes at an address of this machine; returns their addresses, too.
-fn bind_all(nodes: usize, address: IpAddr, has_datagrams: bool) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
-    let bind = || -> std::io::Result<(OwnedFd, String)> {
-        if has_datagrams {
-            let socket = UdpSocket::bind((address, 0))?;
-            let address = socket.local_addr()?;
-            return Ok((socket.into(), address.to_string()));
-        }
-        let listener = TcpListener::bind((address, 0))?;
-        let address = listener.local_addr()?;
-        Ok((listener.into(), address.to_string()))
-    };
-    let bound: std::io::Result<Vec<_>> = (0..nodes).map(|_| bind()).collect();
-    let refused = |error| {
-        let hint = "see `trellis doctor` for the limits of this machine";
-        Failure::new(exit::SYSTEM, format!("cannot listen on {address}: {error}; {hint}"))
-    };
-    Ok(bound.map_err(refused)?.into_iter().unzip())
 }
 
 /// Reads the configuration as the nodes will, so that a mistake is reported once and before anything starts.
@@ -666,6 +658,7 @@ fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStat
         secret: wiring.secret.as_ref(),
         inherited: plan.inherited.get(node).cloned().unwrap_or_default(),
         has_fixed_addresses: wiring.preload.fixes_addresses(),
+        processors: wiring.processors.as_ref().map(|of_nodes| of_nodes[node]),
         stdin: plan.input.of_node(node),
         output: plan.output.of_node(node, plan.shows(node))?,
     };

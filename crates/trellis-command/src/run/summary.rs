@@ -61,6 +61,7 @@ impl Summary {
         check_configuration(plan, joining, &addresses.join(","))?;
         if plan.hosts.is_none() {
             child::executable(&plan.program, plan.search_path())?;
+            plan.bind_to.processors(plan.nodes)?;
         }
         let Summary { json, .. } = self;
         match json {
@@ -142,13 +143,19 @@ fn described(plan: &Plan) -> String {
     line("program", &words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "));
     line("nodes", &plan.nodes.to_string());
     for (host, nodes) in plan.hosts.iter().flat_map(|hosts| hosts.placed()) {
+        let numbers: Vec<String> = nodes.iter().map(usize::to_string).collect();
         line(
             "",
-            &match nodes.len() {
-                1 => format!("node {} on {host}", nodes.start),
-                _ => format!("nodes {} to {} on {host}", nodes.start, nodes.end - 1),
+            &match nodes {
+                [node] => format!("node {node} on {host}"),
+                [first, .., last] if last - first == nodes.len() - 1 => format!("nodes {first} to {last} on {host}"),
+                _ => format!("nodes {} on {host}", numbers.join(", ")),
             },
         );
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if plan.hosts.is_none() && plan.nodes > processors {
+        line("processors", &format!("{processors}, fewer than nodes: who waits sleeps and does not poll"));
     }
     if let Some(directory) = &plan.directory {
         line("directory", &directory.display().to_string());

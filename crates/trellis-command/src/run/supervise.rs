@@ -250,19 +250,17 @@ impl<'a> Supervisor<'a> {
         records: Option<PathBuf>,
         destinations: impl Fn(&str, usize) -> Result<[Destination; 2], Failure>,
     ) -> Result<(), Failure> {
-        for (place, host, nodes) in fleet.places() {
-            if nodes.clone().any(|node| input_nodes.contains(&node)) {
-                self.relay.add_agent(place);
-            }
-            for node in nodes {
-                self.nodes.push(Node {
-                    seen: Seen { host: Some(host.clone()), ..Seen::default() },
-                    status: NodeStatus::create()?,
-                    streams: destinations(&host, node)?.map(|to| Some(Stream::new(None, to))),
-                    kept: [Vec::new(), Vec::new()],
-                    agent: Some(place),
-                });
-            }
+        let places = fleet.places();
+        let with_input: BTreeSet<usize> = places[input_nodes.clone()].iter().map(|(place, _)| *place).collect();
+        with_input.into_iter().for_each(|place| self.relay.add_agent(place));
+        for (node, (place, host)) in places.into_iter().enumerate() {
+            self.nodes.push(Node {
+                streams: destinations(&host, node)?.map(|to| Some(Stream::new(None, to))),
+                seen: Seen { host: Some(host), ..Seen::default() },
+                status: NodeStatus::create()?,
+                kept: [Vec::new(), Vec::new()],
+                agent: Some(place),
+            });
         }
         if let Some(folder) = &records {
             super::existing_directory(folder)?;

@@ -12,7 +12,7 @@ use crate::bench::cluster::Common;
 use crate::bench::figures::p50;
 use trellis_command::exit::{self, Failure};
 use trellis_command::run::stdin::InputMode;
-use trellis_command::run::{self, Output, Plan};
+use trellis_command::run::{self, BindTo, Output, Plan};
 use trellis_command::terminal::Progress;
 
 /// The name that `SPLASH3_ROI_BEGIN` gives to the part of the run that the programs time.
@@ -188,6 +188,7 @@ fn on_nodes(
         variables: Vec::new(),
         hosts: None,
         directory: None,
+        bind_to: BindTo::None,
         output: Output::Captured,
         inherited: Vec::new(),
         shown: None,

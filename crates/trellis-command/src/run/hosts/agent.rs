@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use trellis::config::{self, Sources};
+use rustix::thread::CpuSet;
+use trellis::config::{self, Ports, Sources};
 use trellis::record::Record;
 use trellis_base::{Deadline, Limit};
 
@@ -110,6 +111,8 @@ struct Agent<'a> {
     preparation: Option<Preparation>,
     assignment: Option<Assignment>,
     sockets: Vec<OwnedFd>,
+    /// The processors of each node, if they are bound.
+    processors: Option<Vec<CpuSet>>,
     scratch: Option<Scratch>,
     /// Files that are being copied.
     copied: BTreeMap<OsString, File>,
@@ -139,6 +142,7 @@ impl<'a> Agent<'a> {
             preparation: None,
             assignment: None,
             sockets: Vec::new(),
+            processors: None,
             scratch: None,
             copied: BTreeMap::new(),
             has_record: false,
@@ -351,13 +355,18 @@ impl<'a> Agent<'a> {
             }
             failure
         })?;
+        self.processors = preparation.bind_to.processors(preparation.nodes.len())?;
         let address = match &preparation.network {
             Some(network) => network::address_in(network)?,
             None => preparation.address,
         };
-        let listening = network::listen(preparation.nodes.len(), address, preparation.has_datagrams);
+        let (first, last) = preparation.ports;
+        let (nodes, ports) = (preparation.nodes.len(), Ports { first, last });
+        let listening = network::listen(nodes, address, preparation.has_datagrams, ports);
         let (sockets, addresses) = listening.map_err(|mut failure| {
-            failure.sentence.push_str("; --network names another network");
+            if ports == Ports::default() {
+                failure.sentence.push_str("; --network names another network");
+            }
             failure
         })?;
         self.sockets = sockets;
@@ -413,7 +422,7 @@ impl<'a> Agent<'a> {
             sockets = network::forget_visitors(sockets)
                 .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot prepare the nodes' sockets: {error}")))?;
         }
-        for (number, socket) in preparation.nodes.clone().zip(&sockets) {
+        for (place, (&number, socket)) in preparation.nodes.iter().zip(&sockets).enumerate() {
             let has_stdin = assignment.input_nodes.contains(&number);
             let command = NodeCommand {
                 node: number,
@@ -425,6 +434,7 @@ impl<'a> Agent<'a> {
                 secret: assignment.secret.as_ref(),
                 inherited: Vec::new(),
                 has_fixed_addresses: assignment.preload.fixes_addresses(),
+                processors: self.processors.as_ref().map(|of_nodes| of_nodes[place]),
                 stdin: if has_stdin { Stdio::piped() } else { Stdio::null() },
                 output: NodeOutput::Pipes,
             };

@@ -96,7 +96,7 @@ mod tests {
         };
         let found = allocation(get, read)?;
         Ok(found.map(|allocation| {
-            let placed = list::placed(allocation.hosts, None, None).expect("all slots can be taken");
+            let placed = list::placed(allocation.hosts, None, None, list::MapBy::Slot).expect("all slots can be taken");
             let shares = placed.iter().map(|(host, nodes)| format!("{}={nodes:?} ", host.name())).collect();
             (shares, allocation.carrier)
         }))
@@ -105,8 +105,8 @@ mod tests {
     #[test]
     fn each_scheduler_says_where_its_hosts_are() {
         let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "h[1-3]"), ("SLURM_TASKS_PER_NODE", "2(x2),1")];
-        assert_eq!(found(&slurm), Ok(Some(("h1=0..2 h2=2..4 h3=4..5 ".to_owned(), Carrier::Srun))));
-        let twice_and_once = Ok(Some(("h1=0..2 h2=2..3 ".to_owned(), Carrier::Ssh(None))));
+        assert_eq!(found(&slurm), Ok(Some(("h1=[0, 1] h2=[2, 3] h3=[4] ".to_owned(), Carrier::Srun))));
+        let twice_and_once = Ok(Some(("h1=[0, 1] h2=[2] ".to_owned(), Carrier::Ssh(None))));
         assert_eq!(found(&[("PBS_NODEFILE", "/job/hosts")]), twice_and_once);
         assert_eq!(found(&[("LSB_DJOB_HOSTFILE", "/job/hosts")]), twice_and_once);
         assert_eq!(found(&[("LSB_HOSTS", "h1 h1 h2")]), twice_and_once);
@@ -117,7 +117,7 @@ mod tests {
         let step = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
         let in_step = [("SLURM_STEP_NODELIST", "h2"), ("SLURM_STEP_TASKS_PER_NODE", "1")];
         let step = [&slurm[..], &step, &in_step].concat();
-        assert_eq!(found(&step), Ok(Some(("h2=0..1 ".to_owned(), Carrier::Srun))), "the step counts, not the job");
+        assert_eq!(found(&step), Ok(Some(("h2=[0] ".to_owned(), Carrier::Srun))), "the step counts, not the job");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -35,7 +34,7 @@ pub(crate) struct Connection {
     /// Whether the agent runs on the machine of the launcher.
     pub(super) is_here: bool,
     /// The numbers of the nodes there.
-    pub(super) nodes: Range<usize>,
+    pub(super) nodes: Vec<usize>,
     /// The process that carries the connection.
     pub(super) pid: i32,
     to_agent: Option<OwnedFd>,
@@ -168,7 +167,7 @@ pub(super) fn is_here(host: &Host) -> bool {
 
 impl Connection {
     /// Starts an agent: directly on this machine, else through what carries the connections.
-    pub(super) fn open(host: Host, nodes: Range<usize>, carrier: &Carrier) -> Result<Connection, Failure> {
+    pub(super) fn open(host: Host, nodes: Vec<usize>, carrier: &Carrier) -> Result<Connection, Failure> {
         // `--ssh` applies to every host, also to this machine.
         let is_here = !matches!(carrier, Carrier::Ssh(Some(_))) && is_here(&host);
         let mut command = if is_here {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::run::binding::BindTo;
 use crate::run::cause::Ended;
 use crate::run::preload::Preload;
 
@@ -49,13 +50,17 @@ pub(super) struct Hello {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Preparation {
     /// The numbers of its nodes.
-    pub(super) nodes: Range<usize>,
+    pub(super) nodes: Vec<usize>,
+    /// What they are bound to.
+    pub(super) bind_to: BindTo,
     /// The address at which they listen.
     pub(super) address: IpAddr,
     /// The network in which they listen instead, as a prefix or the name of an interface.
     pub(super) network: Option<String>,
     /// Whether the nodes use datagrams.
     pub(super) has_datagrams: bool,
+    /// The first and the last port at which they may listen; 0 for any.
+    pub(super) ports: (u16, u16),
     /// The working directory of the program; without it, that of a login.
     pub(super) directory: Option<PathBuf>,
     pub(super) program: OsString,

@@ -1,9 +1,22 @@
 //! Lists of hosts, from the command line or a file, and which nodes each host gets.
 //!
 //! Pure. Promises: a host that is listed several times is one host with the sum of its slots; nodes that are numbered
-//! one after the other are on one host as far as its slots allow.
+//! one after the other are on one host as far as its slots allow, or on different hosts where the user wants that. The
+//! numbers of a host ascend.
 
-use std::ops::Range;
+use std::iter;
+
+use clap::ValueEnum;
+
+/// Which nodes come to one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum MapBy {
+    /// Nodes with neighbouring numbers: a host is filled before the next one gets a node
+    #[default]
+    Slot,
+    /// Nodes in turn: each host gets one node, then each a second one
+    Node,
+}
 
 /// A host, as the user named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +99,8 @@ pub(super) fn placed(
     hosts: Vec<Host>,
     nodes: Option<usize>,
     nodes_per_host: Option<usize>,
-) -> Result<Vec<(Host, Range<usize>)>, String> {
+    map_by: MapBy,
+) -> Result<Vec<(Host, Vec<usize>)>, String> {
     let is_limited = nodes_per_host.is_some() || hosts.iter().any(|host| host.slots.is_some());
     let slots = |host: &Host| nodes_per_host.or(host.slots).unwrap_or(1);
     let all: usize = hosts.iter().map(slots).sum();
@@ -96,15 +110,20 @@ pub(super) fn placed(
         return Err(format!("-n {nodes}: the {count} hosts have {all} slots; name more hosts or more slots"));
     }
     let (each, more) = (nodes / hosts.len(), nodes % hosts.len());
-    let mut placed = Vec::new();
-    let mut next = 0;
-    for (place, host) in hosts.into_iter().enumerate() {
-        let share = if is_limited { slots(&host).min(nodes - next) } else { each + usize::from(place < more) };
-        if share > 0 {
-            placed.push((host, next..next + share));
+    let room = |place: usize, host: &Host| if is_limited { slots(host) } else { each + usize::from(place < more) };
+    let rooms: &Vec<usize> = &hosts.iter().enumerate().map(|(place, host)| room(place, host)).collect();
+    let mut placed: Vec<(Host, Vec<usize>)> = hosts.into_iter().map(|host| (host, Vec::new())).collect();
+    let hosts_in_order: Vec<usize> = match map_by {
+        MapBy::Slot => (0..rooms.len()).flat_map(|place| iter::repeat_n(place, rooms[place])).collect(),
+        MapBy::Node => {
+            let turns = 0..rooms.iter().copied().max().unwrap_or(0);
+            turns.flat_map(|turn| (0..rooms.len()).filter(move |place| turn < rooms[*place])).collect()
         }
-        next += share;
+    };
+    for (node, place) in hosts_in_order.into_iter().take(nodes).enumerate() {
+        placed[place].1.push(node);
     }
+    placed.retain(|(_, nodes)| !nodes.is_empty());
     Ok(placed)
 }
 
@@ -113,24 +132,38 @@ mod tests {
     use super::*;
 
     fn shares(hosts: &str, nodes: Option<usize>, nodes_per_host: Option<usize>) -> Result<String, String> {
-        let placed = placed(in_list(hosts)?, nodes, nodes_per_host)?;
-        Ok(placed.iter().map(|(host, nodes)| format!("{}={nodes:?} ", host.target)).collect())
+        shares_by(MapBy::Slot, hosts, nodes, nodes_per_host)
+    }
+
+    fn shares_by(by: MapBy, hosts: &str, nodes: Option<usize>, per_host: Option<usize>) -> Result<String, String> {
+        let placed = placed(in_list(hosts)?, nodes, per_host, by)?;
+        let numbers = |nodes: &[usize]| nodes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        Ok(placed.iter().map(|(host, nodes)| format!("{}={} ", host.target, numbers(nodes))).collect())
     }
 
     #[test]
     fn slots_say_how_many_nodes_a_host_gets() {
-        assert_eq!(shares("a,b:4,user@c", None, None).unwrap(), "a=0..1 b=1..5 user@c=5..6 ");
-        assert_eq!(shares("a,b:4,user@c", Some(3), None).unwrap(), "a=0..1 b=1..3 ");
-        assert_eq!(shares("a,b:4", None, Some(2)).unwrap(), "a=0..2 b=2..4 ");
-        assert_eq!(shares("a,a,b", None, None).unwrap(), "a=0..2 b=2..3 ");
+        assert_eq!(shares("a,b:4,user@c", None, None).unwrap(), "a=0 b=1,2,3,4 user@c=5 ");
+        assert_eq!(shares("a,b:4,user@c", Some(3), None).unwrap(), "a=0 b=1,2 ");
+        assert_eq!(shares("a,b:4", None, Some(2)).unwrap(), "a=0,1 b=2,3 ");
+        assert_eq!(shares("a,a,b", None, None).unwrap(), "a=0,1 b=2 ");
         let many = shares("a:2,b:2", Some(5), None).unwrap_err();
         assert_eq!(many, "-n 5: the 2 hosts have 4 slots; name more hosts or more slots");
     }
 
     #[test]
     fn without_slots_the_nodes_are_divided_evenly() {
-        assert_eq!(shares("a,b,c", Some(8), None).unwrap(), "a=0..3 b=3..6 c=6..8 ");
-        assert_eq!(shares("a,b,c", Some(2), None).unwrap(), "a=0..1 b=1..2 ");
+        assert_eq!(shares("a,b,c", Some(8), None).unwrap(), "a=0,1,2 b=3,4,5 c=6,7 ");
+        assert_eq!(shares("a,b,c", Some(2), None).unwrap(), "a=0 b=1 ");
+    }
+
+    #[test]
+    fn hosts_take_nodes_in_turn_as_far_as_they_have_slots() {
+        let in_turn = |hosts, nodes| shares_by(MapBy::Node, hosts, nodes, None).unwrap();
+        assert_eq!(in_turn("a,b,c", Some(8)), "a=0,3,6 b=1,4,7 c=2,5 ");
+        assert_eq!(in_turn("a,b:3,c:2", None), "a=0 b=1,3,5 c=2,4 ");
+        assert_eq!(in_turn("a:4,b:4", Some(3)), "a=0,2 b=1 ");
+        assert_eq!(in_turn("a,b,c", Some(2)), "a=0 b=1 ");
     }
 
     #[test]

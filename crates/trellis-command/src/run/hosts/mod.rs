@@ -17,11 +17,11 @@ mod list;
 pub(crate) mod network;
 mod survey;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -29,8 +29,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use trellis::config::Ports;
 use trellis_base::{Deadline, Limit};
 
+use super::binding::BindTo;
 use super::child::{self, Change};
 use super::descendants;
 use super::guard::Guard;
@@ -39,7 +41,7 @@ use crate::exit::{self, Failure};
 use allocation::Allocation;
 use connection::{Carrier, Connection};
 use dialogue::Preparation;
-use list::Host;
+use list::{Host, MapBy};
 
 pub(crate) use agent::LAUNCHER;
 pub use agent::{AgentArguments, agent};
@@ -94,6 +96,12 @@ pub(super) struct PlacingArguments {
     /// starts in the directory of a login unless --chdir names one
     #[arg(long, help_heading = "Hosts")]
     copy: bool,
+    /// Bind each node to processors of its host; threads that it starts are bound, too
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    bind_to: BindTo,
+    /// Which nodes come to one host: slot, if nothing is said
+    #[arg(long, value_enum, value_name = "ORDER", help_heading = "Hosts")]
+    map_by: Option<MapBy>,
 }
 
 impl PlacingArguments {
@@ -101,12 +109,17 @@ impl PlacingArguments {
     pub(super) fn nodes_here(&self) -> usize {
         self.nodes_per_host.unwrap_or(1)
     }
+
+    /// What the nodes are bound to.
+    pub(super) fn bind_to(&self) -> BindTo {
+        self.bind_to
+    }
 }
 
 /// Which nodes run on which hosts, and how these are reached.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    placed: Vec<(Host, Range<usize>)>,
+    placed: Vec<(Host, Vec<usize>)>,
     carrier: Carrier,
     network: Option<String>,
     /// Whether the program is sent to the hosts.
@@ -117,8 +130,8 @@ pub struct Hosts {
 
 impl Hosts {
     /// The hosts, each with its nodes.
-    pub(super) fn placed(&self) -> impl Iterator<Item = (&str, &Range<usize>)> {
-        self.placed.iter().map(|(host, nodes)| (host.name(), nodes))
+    pub(super) fn placed(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.placed.iter().map(|(host, nodes)| (host.name(), &**nodes))
     }
 }
 
@@ -142,7 +155,11 @@ impl HostsArguments {
                 Some(found) => (found.hosts, found.carrier, Some(found.variable)),
                 None => {
                     self.needs_hosts()?;
-                    needs_hosts(&[("--nodes-per-host", placing.nodes_per_host.is_some()), ("--copy", placing.copy)])?;
+                    needs_hosts(&[
+                        ("--nodes-per-host", placing.nodes_per_host.is_some()),
+                        ("--copy", placing.copy),
+                        ("--map-by", placing.map_by.is_some()),
+                    ])?;
                     return Ok((None, nodes));
                 }
             },
@@ -152,18 +169,21 @@ impl HostsArguments {
         if let Some(nodes) = nodes.filter(|_| is_local && listed.iter().all(connection::is_here)) {
             return Ok((None, Some(nodes)));
         }
-        let placed = list::placed(listed, nodes, placing.nodes_per_host).map_err(|why| match from {
-            Some(variable) => {
-                usage(format!("{why}, as {variable} counts: ask the scheduler for more tasks, or give --hosts"))
-            }
-            None => usage(why),
-        })?;
+        let placed =
+            list::placed(listed, nodes, placing.nodes_per_host, placing.map_by.unwrap_or_default()).map_err(|why| {
+                match from {
+                    Some(variable) => {
+                        usage(format!("{why}, as {variable} counts: ask the scheduler for more tasks, or give --hosts"))
+                    }
+                    None => usage(why),
+                }
+            })?;
         if is_local && placed.iter().all(|(host, _)| connection::is_here(host)) {
-            return Ok((None, placed.last().map(|(_, nodes)| nodes.end)));
+            return Ok((None, Some(count_of(&placed))));
         }
         let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
+        let nodes = count_of(&placed);
         let hosts = Hosts { placed, carrier, network: self.network, copies: placing.copy, took_stdin };
-        let nodes = hosts.nodes();
         Ok((Some(hosts), Some(nodes)))
     }
 
@@ -222,11 +242,9 @@ fn text_of(file: &PathBuf) -> std::io::Result<String> {
     Ok(text)
 }
 
-impl Hosts {
-    /// How many nodes there are on all hosts.
-    pub(super) fn nodes(&self) -> usize {
-        self.placed.last().map_or(0, |(_, nodes)| nodes.end)
-    }
+/// How many nodes there are on all hosts.
+fn count_of(placed: &[(Host, Vec<usize>)]) -> usize {
+    placed.iter().map(|(_, nodes)| nodes.len()).sum()
 }
 
 /// The agents of a run.
@@ -244,6 +262,8 @@ pub(super) struct Common {
     pub(super) search_path: Option<OsString>,
     pub(super) directory: Option<PathBuf>,
     pub(super) has_datagrams: bool,
+    pub(super) ports: Ports,
+    pub(super) bind_to: BindTo,
     pub(super) silence: Duration,
 }
 
@@ -269,7 +289,7 @@ impl Fleet {
         self.complain_about_firewalls(&self.addresses())
     }
 
-    fn open(&mut self, placed: &[(Host, Range<usize>)], carrier: &Carrier, guard: &Guard) -> Result<(), Failure> {
+    fn open(&mut self, placed: &[(Host, Vec<usize>)], carrier: &Carrier, guard: &Guard) -> Result<(), Failure> {
         for (host, nodes) in placed {
             let connection = Connection::open(host.clone(), nodes.clone(), carrier)?;
             guard.watch_group(connection.pid);
@@ -290,9 +310,11 @@ impl Fleet {
         for (connection, address) in self.connections.iter_mut().zip(addresses) {
             let preparation = Preparation {
                 nodes: connection.nodes.clone(),
+                bind_to: common.bind_to,
                 address,
                 network: hosts.network.clone(),
                 has_datagrams: common.has_datagrams,
+                ports: (common.ports.first, common.ports.last),
                 directory: common.directory.clone(),
                 program: common.program.clone(),
                 is_copied: hosts.copies,
@@ -359,7 +381,13 @@ impl Fleet {
 
     /// Where the nodes of all hosts listen, in the order of their numbers.
     pub(super) fn addresses(&self) -> Vec<String> {
-        self.connections.iter().flat_map(|connection| connection.addresses.iter().cloned()).collect()
+        let of_host = |connection: &Connection| {
+            let addresses = connection.addresses.iter().cloned();
+            connection.nodes.iter().copied().zip(addresses).collect::<Vec<_>>()
+        };
+        // By their numbers, which is not the order of the hosts with `--map-by node`.
+        let all: BTreeMap<usize, String> = self.connections.iter().flat_map(of_host).collect();
+        all.into_values().collect()
     }
 
     /// Talks with the agents until all have done something, or some cannot.
@@ -464,10 +492,14 @@ impl Fleet {
         self.resume();
     }
 
-    /// Each place of a connection with the name of its host and the numbers of its nodes.
-    pub(super) fn places(&self) -> Vec<(usize, String, Range<usize>)> {
-        let all = self.connections.iter().enumerate();
-        all.map(|(place, connection)| (place, connection.host.name().to_owned(), connection.nodes.clone())).collect()
+    /// The place of the connection and the name of the host of each node, in the order of the numbers.
+    pub(super) fn places(&self) -> Vec<(usize, String)> {
+        let of_host = |(place, connection): (usize, &Connection)| {
+            let name = connection.host.name().to_owned();
+            connection.nodes.iter().map(|node| (*node, (place, name.clone()))).collect::<Vec<_>>()
+        };
+        let all: BTreeMap<usize, (usize, String)> = self.connections.iter().enumerate().flat_map(of_host).collect();
+        all.into_values().collect()
     }
 
     /// The descriptors to wait for.
@@ -643,7 +675,7 @@ mod tests {
             let host = list::in_list(name).expect("a name").remove(0);
             // `exec` runs the first command alone.
             let ssh = format!("sh -c \"{}\"", ssh.trim_end_matches("; #"));
-            fleet.connections.push(Connection::open(host, 0..1, &Carrier::Ssh(Some(ssh))).expect("it starts"));
+            fleet.connections.push(Connection::open(host, vec![0], &Carrier::Ssh(Some(ssh))).expect("it starts"));
         }
         let limit = Duration::from_millis(300);
         let late = fleet.until(&signals, limit, "say hello", |connection| connection.hello.is_some());

@@ -1,15 +1,15 @@
 //! Where the nodes of a host listen, and whether nodes of other hosts are reached there.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use trellis::config::Ports;
 use trellis_base::{Deadline, Limit};
 
-use super::super::bind_all;
 use crate::exit::{self, Failure};
 
 /// How long connections to nodes of other hosts may take.
@@ -29,13 +29,34 @@ pub(super) fn address_in(network: &str) -> Result<IpAddr, Failure> {
         .map_err(|why| Failure::new(exit::CONFIGURATION, format!("--network {network}: {why}")))
 }
 
-/// Makes sockets for so many nodes at an address of this host.
-pub(super) fn listen(
+/// Makes sockets for so many nodes at an address of this host; returns their addresses, too.
+pub(in crate::run) fn listen(
     nodes: usize,
     address: IpAddr,
     has_datagrams: bool,
+    ports: Ports,
 ) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
-    bind_all(nodes, address, has_datagrams)
+    let bind = || -> std::io::Result<(OwnedFd, String)> {
+        if has_datagrams {
+            let socket = ports.bind(|port| UdpSocket::bind((address, port)))?;
+            let address = socket.local_addr()?;
+            return Ok((socket.into(), address.to_string()));
+        }
+        let listener = ports.bind(|port| TcpListener::bind((address, port)))?;
+        let address = listener.local_addr()?;
+        Ok((listener.into(), address.to_string()))
+    };
+    let bound: std::io::Result<Vec<_>> = (0..nodes).map(|_| bind()).collect();
+    let refused = |error: std::io::Error| {
+        let sentence = match error.kind() {
+            std::io::ErrorKind::AddrInUse if ports != Ports::default() => {
+                format!("ports: {ports}: too few are free at {address} for {nodes} nodes; give more ports")
+            }
+            _ => format!("cannot listen on {address}: {error}; see `trellis doctor` for the limits of this machine"),
+        };
+        Failure::new(exit::SYSTEM, sentence)
+    };
+    Ok(bound.map_err(refused)?.into_iter().unzip())
 }
 
 /// Tries to connect to nodes of other hosts, all at once; returns those that were not reached, each with the reason.
@@ -104,8 +125,10 @@ mod tests {
 
     #[test]
     fn who_listens_is_reached_and_who_does_not_is_named() {
-        let (sockets, addresses) = listen(1, "127.0.0.1".parse().expect("an address"), false).expect("a port is free");
-        let closed = listen(1, "127.0.0.1".parse().expect("an address"), false).expect("a port is free").1;
+        let (sockets, addresses) =
+            listen(1, "127.0.0.1".parse().expect("an address"), false, Ports::default()).expect("a port is free");
+        let closed =
+            listen(1, "127.0.0.1".parse().expect("an address"), false, Ports::default()).expect("a port is free").1;
         let nodes = [(3, addresses[0].clone()), (4, closed[0].clone())];
         let failed = unreachable(&nodes);
         assert_eq!(failed.iter().map(|(node, _)| *node).collect::<Vec<_>>(), [4]);

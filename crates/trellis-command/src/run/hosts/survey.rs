@@ -8,14 +8,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use trellis::config::Ports;
 use trellis::memory::{choose, probe};
 use trellis_base::proc_bytes;
 use trellis_base::statistics::quantile;
 
 use super::connection::Carrier;
 use super::dialogue::{Facts, Order, Pair};
+use super::list::MapBy;
 use super::{Common, Fleet, Hosts, HostsArguments, REACH, START, usage};
 use crate::exit::Failure;
+use crate::run::binding::BindTo;
 use crate::run::descendants;
 use crate::run::guard::Guard;
 use crate::run::signals::Signals;
@@ -66,7 +69,7 @@ pub fn survey(arguments: &HostsArguments) -> Result<Option<Survey>, Failure> {
     let Some(listed) = arguments.listed()? else {
         return arguments.needs_hosts().map(|()| None);
     };
-    let placed = super::list::placed(listed, None, Some(1)).map_err(usage)?;
+    let placed = super::list::placed(listed, None, Some(1), MapBy::Slot).map_err(usage)?;
     let (carrier, network) = (Carrier::Ssh(arguments.ssh.clone()), arguments.network.clone());
     let hosts = Hosts { placed, carrier, network, copies: false, took_stdin: false };
     let signals = Signals::block()?;
@@ -86,6 +89,8 @@ impl Fleet {
             search_path: None,
             directory: None,
             has_datagrams: false,
+            ports: Ports::default(),
+            bind_to: BindTo::None,
             silence: START.time(),
         };
         let mut failures = Vec::new();
@@ -121,7 +126,7 @@ impl Fleet {
             failures.extend(connection.failure.as_ref().map(|failure| failure.sentence.clone()));
         }
         for (place, connection) in self.connections.iter_mut().enumerate() {
-            connection.nodes = place..place + 1;
+            connection.nodes = vec![place];
         }
         // It was not about a host, such as a signal.
         if failures.len() == before { Err(failure) } else { Ok(()) }
@@ -129,8 +134,8 @@ impl Fleet {
 
     fn measure(&mut self, from: usize, address: &str, signals: &Signals) -> Result<Result<Pair, String>, Failure> {
         self.order(from, &Order::Measure(address.to_owned()), b"");
-        let place = self.connections[from].nodes.start;
-        let is_done = |connection: &super::Connection| connection.nodes.start != place || connection.measured.is_some();
+        let place = self.connections[from].nodes[0];
+        let is_done = |connection: &super::Connection| connection.nodes[0] != place || connection.measured.is_some();
         let measured = self.until(signals, START.time(), "measure", is_done);
         let connection = &mut self.connections[from];
         match (connection.measured.take(), measured) {

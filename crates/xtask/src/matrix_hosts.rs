@@ -1,0 +1,117 @@
+//! `cargo xtask matrix --hosts`: the programs of `examples/parmacs` on several hosts, started by ssh and by each engine.
+//!
+//! Promises: every program verifies its own result. A run that is wrong, fails or hangs is reported with the command that
+//! repeats it while the lab is up, and the others are still run. The hosts are those of a lab, which ends with this task.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::matrix::{Bench, PROGRAMS, quoted};
+use crate::workspace::{Profile, Workspace};
+use crate::{setup, step};
+
+/// A way to start four nodes.
+struct Way {
+    name: &'static str,
+    /// Whether it begins on a host of the lab, rather than on this machine.
+    is_in_lab: bool,
+    /// The words before the program; `TRELLIS` is the command.
+    words: &'static [&'static str],
+}
+
+const WAYS: &[Way] = &[
+    in_lab("ssh", &["sh", "-c", BY_SSH, "TRELLIS"]),
+    in_lab("srun", &["srun", "-N", "3", "-n", "4", "--mpi=none"]),
+    in_lab("srun --mpi=pmi2", &["srun", "-N", "3", "-n", "4", "--mpi=pmi2"]),
+    in_lab("srun --mpi=pmix", &["srun", "-N", "3", "-n", "4", "--mpi=pmix"]),
+    in_lab("salloc", &["salloc", "-Q", "-N", "3", "-n", "4", "TRELLIS", "run", "--output", "raw", "--"]),
+    here("mpiexec of MPICH", &["mpiexec.hydra", "-n", "4"]),
+    here("mpiexec of MPICH, PMI-2", &["mpiexec.hydra", "-env", "TRELLIS_ENGINE", "pmi2", "-n", "4"]),
+    here("mpirun of Open MPI", &["mpirun", "--oversubscribe", "-n", "4"]),
+];
+const BY_SSH: &str = r#"exec "$0" run --ssh "$TRELLIS_LAB_SSH" --hosts c1,c2:2,c3 --output raw -- "$@""#;
+const PROTOCOLS: [&str; 2] = ["dynamic(forward)", "hlrc(adaptive)"];
+const NODES: &str = "4";
+
+const fn in_lab(name: &'static str, words: &'static [&'static str]) -> Way {
+    Way { name, is_in_lab: true, words }
+}
+
+const fn here(name: &'static str, words: &'static [&'static str]) -> Way {
+    Way { name, is_in_lab: false, words }
+}
+
+/// Runs all programs in all ways.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    setup::ensure(setup::NEEDED)?;
+    let bench = Bench::build(workspace, Profile::Debug, false)?;
+    let lab = step::step("three hosts with ssh and Slurm", || Lab::up(&bench.trellis))?;
+    let mut failed = 0;
+    for way in WAYS {
+        let done = step::step(way.name, || {
+            let wrong = runs(way, &bench, &lab);
+            if wrong > 0 { bail!("{wrong} runs failed") } else { Ok(()) }
+        });
+        failed += usize::from(done.is_err());
+    }
+    if failed > 0 {
+        bail!("programs failed in {failed} of {} ways; the commands that repeat them are above", WAYS.len());
+    }
+    Ok(())
+}
+
+/// Runs the programs in one way, and returns how many failed.
+fn runs(way: &Way, bench: &Bench, lab: &Lab) -> usize {
+    let mut wrong = 0;
+    for protocol in PROTOCOLS {
+        for (number, program) in PROGRAMS.iter().enumerate() {
+            let interface = if number % 2 == 0 { "cpp" } else { "parmacs" };
+            let mut command = if way.is_in_lab { lab.command("run", &["c1", "--"]) } else { Command::new("env") };
+            let command_path = bench.trellis.display().to_string();
+            command.args(way.words.iter().map(|word| if *word == "TRELLIS" { &*command_path } else { *word }));
+            command.arg(bench.folder.join(interface).join(program.name)).args(program.options);
+            if interface == "parmacs" {
+                command.args(["-p", NODES]);
+            }
+            command.env("TRELLIS_COHERENCE", protocol).env("TRELLIS_REGION_BYTES", "64MiB");
+            // Open MPI refuses root otherwise.
+            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+            if let Err(error) = bench.run(&mut command) {
+                wrong += 1;
+                eprintln!("    FAILED: {error:#}\n    again: TRELLIS_COHERENCE='{protocol}' {}", quoted(&command));
+            }
+        }
+    }
+    wrong
+}
+
+/// The hosts; they end with this value.
+struct Lab<'a> {
+    trellis: &'a Path,
+    name: String,
+}
+
+impl Lab<'_> {
+    fn up(trellis: &Path) -> Result<Lab<'_>> {
+        let lab = Lab { trellis, name: format!("matrix-{}", std::process::id()) };
+        let mut up = lab.command("up", &["--clients", "3", "--servers", "0", "--switch", "user", "--ssh", "--slurm"]);
+        step::run(up.stdout(std::io::stderr()))?;
+        Ok(lab)
+    }
+
+    fn command(&self, task: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.trellis);
+        command.args(["lab", task, "--lab", &self.name]).args(arguments).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Lab<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = step::output(&mut self.command("down", &[])) {
+            eprintln!("    {error:#}");
+        }
+    }
+}
