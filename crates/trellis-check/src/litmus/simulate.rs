@@ -5,7 +5,7 @@
 //! location. The next run of a block begins with the copies, the rights and the messages under way, and only the words
 //! are reset.
 //!
-//! Promises: those of [`super::series`].
+//! Promises: those of `super::series`.
 
 use super::cluster::NODES_MAX;
 use super::oracle::Memory;

@@ -5,7 +5,7 @@
 //! block begins with the copies, twins, notices and messages under way. A word contains the number of its run: a value of
 //! an earlier run counts as never written.
 //!
-//! Promises: those of [`crate::litmus::series`].
+//! Promises: those of `crate::litmus::series`.
 
 use super::cluster::{Cluster, Pace};
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
