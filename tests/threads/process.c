@@ -34,6 +34,14 @@ static void *wait_for_ever(void *unused) {
     return NULL;
 }
 
+static pthread_barrier_t start;
+
+static void *end_together(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&start);
+    _exit(3);
+}
+
 static void *act(void *unused) {
     (void)unused;
     if (getpid() != process || getppid() == process) fail("identity");
@@ -105,6 +113,11 @@ int main(int count, char **arguments) {
         pthread_create(&thread, NULL, wait_for_ever, NULL);
         usleep(20000);
         return 4;
+    }
+    if (!strcmp(what, "together")) {
+        pthread_barrier_init(&start, NULL, 5);
+        for (int i = 0; i < 4; i++) pthread_create(&thread, NULL, end_together, NULL);
+        end_together(NULL);
     }
     if (!strcmp(what, "files")) {
         stream = fopen("stream", "w");

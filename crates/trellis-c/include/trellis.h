@@ -199,7 +199,7 @@ int trellis_protocol_at(const trellis_cluster *cluster, const void *address, cha
 #define TRELLIS_HOME_INTERLEAVED (SIZE_MAX - 2)
 
 /* Values for `padding`: the distance of a block from others. PER_CACHE_LINE is for blocks that threads of one node
- * use at the same time, PER_PAGE for blocks that different nodes write, PER_PAGE_WHILE_FEW (at most 256 of a size) for
+ * use at the same time, PER_PAGE for blocks that different nodes write, PER_PAGE_WHILE_FEW (about 256 of a size) for
  * those of which that is not known. */
 #define TRELLIS_PACKED 0
 #define TRELLIS_PER_CACHE_LINE 1

@@ -41,8 +41,8 @@ pub enum Padding {
     PerCacheLine,
     /// It shares no page with others: for data that different nodes write.
     PerPage,
-    /// It shares no page with others while this node has few blocks of its size, at most 256: for a program that does not
-    /// say what different nodes write. In a heap of less than 1 GiB there are fewer such blocks, one for each 4 MiB.
+    /// It shares no page with others while this node has few blocks of its size, about 256: for a program that does not
+    /// say what different nodes write. A heap of fewer than 262,144 pages has fewer such blocks, one for each 1,024 pages.
     PerPageWhileFew,
 }
 

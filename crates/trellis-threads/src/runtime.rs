@@ -33,7 +33,7 @@ pub(crate) struct Begin {
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 1;
+pub(crate) const VERSION: usize = 2;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -92,6 +92,7 @@ functions! {
     barrier_wait: "trellis_threads_barrier_wait" = fn(barrier: usize, participants: u32) -> bool;
     semaphore_set: "trellis_threads_semaphore_set" = fn(semaphore: usize, value: u64);
     semaphore_post: "trellis_threads_semaphore_post" = fn(semaphore: usize);
+    semaphore_signal: "trellis_threads_semaphore_signal" = fn(semaphore: usize);
     semaphore_wait: "trellis_threads_semaphore_wait" = fn(semaphore: usize, limit_ns: u64) -> c_int;
     semaphore_value: "trellis_threads_semaphore_value" = fn(semaphore: usize) -> u64;
     rwlock_lock: "trellis_threads_rwlock_lock" = fn(lock: usize, writes: bool, thread: usize, limit_ns: u64) -> c_int;

@@ -485,7 +485,7 @@ fn at_first_node(slot: usize, number: i64, arguments: Arguments) -> isize {
         if record.has_deputy.swap(1, Ordering::AcqRel) == 0 {
             runtime::order(0);
         }
-        runtime::semaphore_post((&raw const record.called) as usize);
+        runtime::semaphore_signal((&raw const record.called) as usize);
         runtime::semaphore_wait((&raw const record.answered) as usize, FOREVER);
     });
     record.call_answer.load(Ordering::Acquire) as isize
@@ -530,7 +530,7 @@ extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
             }
         };
         record.call_answer.store(answer as usize, Ordering::Release);
-        runtime::semaphore_post((&raw const record.answered) as usize);
+        runtime::semaphore_signal((&raw const record.answered) as usize);
     }
 }
 

@@ -412,7 +412,7 @@ fn not_begun(slot: usize, error: c_int) {
     // Nobody may take it for one that is to be started.
     control().states[slot].store(ENDED, Ordering::Release);
     BEGUN[slot].store(false, Ordering::SeqCst);
-    runtime::semaphore_post((&raw const record.started) as usize);
+    runtime::semaphore_signal((&raw const record.started) as usize);
 }
 
 /// The companion: makes the thread, lends it its memory, waits for its end, and says so.
@@ -441,7 +441,7 @@ extern "C-unwind" fn accompany(slot: *mut c_void) -> *mut c_void {
     }
     record.handle.store(thread, Ordering::Release);
     control().states[slot].store(RUNNING, Ordering::Release);
-    runtime::semaphore_post((&raw const record.started) as usize);
+    runtime::semaphore_signal((&raw const record.started) as usize);
     context::lend_to(slot, COMPANION_RESERVE_BYTES);
     // What the kernel would have done, for the C library.
     let number = thread + NUMBER_OFFSET.load(Ordering::Acquire);
@@ -466,7 +466,7 @@ fn end(slot: usize, result: usize) -> *mut c_void {
         (is_detached, control.alive.fetch_sub(counted, Ordering::Relaxed) == 1 && counted == 1)
     });
     if !is_detached {
-        runtime::semaphore_post((&raw const record.ended) as usize);
+        runtime::semaphore_signal((&raw const record.ended) as usize);
     }
     if is_last {
         // The last thread of a process ends it (pthread_exit(3)).

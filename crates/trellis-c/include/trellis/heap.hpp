@@ -50,7 +50,7 @@ enum class padding : int {
     packed = TRELLIS_PACKED,
     per_cache_line = TRELLIS_PER_CACHE_LINE,  ///< for what threads of one node use at the same time
     per_page = TRELLIS_PER_PAGE,              ///< for what different nodes write
-    /// as `per_page` while this node has at most 256 blocks of the size: where it is not known who writes them
+    /// as `per_page` while this node has about 256 blocks of the size: where it is not known who writes them
     per_page_while_few = TRELLIS_PER_PAGE_WHILE_FEW,
 };
 

@@ -15,7 +15,7 @@ use crate::addresses::OWN_NUMBERS;
 const ORDERED: u64 = OWN_NUMBERS + 0x1000;
 /// Whether the program is over.
 const END: u64 = OWN_NUMBERS + 0x100;
-/// Raised by each node that is ready to end; the threads that still run there are counted by [`BUSY`].
+/// Raised by each node that is ready to end, and once more when its record is written; the threads that still run there are counted by [`BUSY`].
 const READY: u64 = OWN_NUMBERS + 0x101;
 const BUSY: u64 = OWN_NUMBERS + 0x102;
 /// Raised for each node when all are ready.
@@ -25,6 +25,8 @@ const NEVER: u64 = OWN_NUMBERS + 0x104;
 
 /// Whether this node, which is not node 0, waits for the end of node 0.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// Whether a thread of node 0 ends the program.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn is_over() -> bool {
     IS_OVER.load(Ordering::Relaxed)
@@ -53,21 +55,31 @@ pub extern "C" fn trellis_threads_end_here(busy: bool) -> ! {
     // Threads that still run end with the program, wherever they are; what they would write comes after its end.
     silence();
     IS_OVER.store(true, Ordering::Relaxed);
-    patiently("the end", || cluster().semaphore(READY).release(1));
-    patiently("the end", || cluster().semaphore(GO).acquire());
-    if patiently("the end", || cluster().atomic(BUSY).load()) == 0 {
-        leave(0)
+    let wait_for_end = || -> Result<bool, WaitError> {
+        cluster().semaphore(READY).release(1)?;
+        cluster().semaphore(GO).acquire()?;
+        if cluster().atomic(BUSY).load()? == 0 {
+            return Ok(true);
+        }
+        cluster().write_record();
+        cluster().semaphore(READY).release(1)?;
+        cluster().semaphore(NEVER).acquire()?;
+        Ok(false)
+    };
+    match wait_for_end() {
+        Ok(true) => leave(0),
+        // Node 0 has ended.
+        // SAFETY: has no conditions.
+        _ => unsafe { libc::_exit(0) },
     }
-    cluster().write_record();
-    patiently("the end", || cluster().semaphore(READY).release(1));
-    // Node 0 ends now. That ends this wait, which ends this process.
-    patiently("the end", || cluster().semaphore(NEVER).acquire());
-    unreachable!("nobody raises it")
 }
 
 /// Ends the program at node 0, with this status; `busy` as for [`trellis_threads_end_here`].
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_end(status: i32, busy: bool) -> ! {
+    if IS_ENDING.swap(true, Ordering::SeqCst) {
+        park();
+    }
     let others = cluster().nodes() as u64 - 1;
     let ask_to_end = || -> Result<bool, WaitError> {
         if busy {
@@ -90,6 +102,14 @@ pub extern "C" fn trellis_threads_end(status: i32, busy: bool) -> ! {
         // SAFETY: has no conditions.
         Ok(true) => unsafe { libc::_exit(status) },
         Err(error) => stop(format_args!("the end of the program: {error}")),
+    }
+}
+
+/// Waits for the end of the process.
+pub(super) fn park() -> ! {
+    loop {
+        // SAFETY: has no conditions.
+        unsafe { libc::pause() };
     }
 }
 

@@ -46,12 +46,11 @@ fn patiently<T>(what: &str, mut call: impl FnMut() -> Result<T, WaitError>) -> T
     }
 }
 
-/// Ends this process, and with it the run, because the program cannot go on. After the program's end a node that has ended
-/// is no failure.
+/// Ends this process, and with it the run, because the program cannot go on. After the program's end nothing is a failure,
+/// and the thread that waits for the end of node 0 ends the process.
 fn stop(why: impl Display) -> ! {
     if end::is_over() {
-        // SAFETY: has no conditions.
-        unsafe { libc::_exit(0) }
+        end::park();
     }
     match PROGRAM.get() {
         Some(Program { cluster }) => {

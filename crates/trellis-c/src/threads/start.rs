@@ -43,7 +43,7 @@ pub struct Begin {
     image_count: usize,
 }
 
-const VERSION: usize = 1;
+const VERSION: usize = 2;
 const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;

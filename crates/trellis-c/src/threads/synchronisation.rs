@@ -220,9 +220,15 @@ pub extern "C" fn trellis_threads_semaphore_set(semaphore: usize, value: u64) {
     }
 }
 
-/// Raises a semaphore.
+/// Raises a semaphore of the program. When this returns, all threads can see that.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_semaphore_post(semaphore: usize) {
+    patiently("a semaphore", || cluster().semaphore(name(semaphore)).release(1));
+}
+
+/// Raises a semaphore at which exactly one thread waits, now or later.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_semaphore_signal(semaphore: usize) {
     patiently("a semaphore", || cluster().semaphore(name(semaphore)).post(1));
 }
 

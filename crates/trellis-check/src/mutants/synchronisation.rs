@@ -161,8 +161,8 @@ impl SyncMutant {
                     other => other,
                 })
             }
-            (SyncFault::ReleasesTwice, Demand::Semaphore(SemaphoreDemand::Post(1))) => {
-                Demand::Semaphore(SemaphoreDemand::Post(2))
+            (SyncFault::ReleasesTwice, Demand::Semaphore(SemaphoreDemand::Release(1))) => {
+                Demand::Semaphore(SemaphoreDemand::Release(2))
             }
             (SyncFault::NeverClears, Demand::Event(EventDemand::Clear)) => Demand::Event(EventDemand::IsSet),
             (SyncFault::FailureIsDone, Demand::Once(OnceDemand::Failed)) => Demand::Once(OnceDemand::Done),

@@ -165,7 +165,7 @@ pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode
             Input::Demand(id, Demand::ReadWriteLock(ReadWriteDemand::EndRead), 0)
         }
         Program::ReadWriteLocks => Input::Demand(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite), 0),
-        Program::Semaphores => Input::Demand(id, Demand::Semaphore(SemaphoreDemand::Post(1)), 0),
+        Program::Semaphores => Input::Demand(id, Demand::Semaphore(SemaphoreDemand::Release(1)), waiter),
         Program::Onces if mode == 0 => {
             state.ledger[DONE] = 1;
             Input::Demand(id, Demand::Once(OnceDemand::Done), waiter)
@@ -180,7 +180,7 @@ pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode
 
 /// Whether the thread waits for the answer to that input.
 pub(super) fn is_end_answered(program: Program) -> bool {
-    program == Program::Onces
+    matches!(program, Program::Semaphores | Program::Onces)
 }
 
 /// A call of the thread was abandoned.

@@ -285,9 +285,14 @@ impl World {
             Next::Look => self.look(thread),
             Next::Notify => {
                 let (_, is_for_all) = self.instance.program.rounds()[usize::from(self.threads[thread].round)];
-                let demand = if is_for_all { ConditionDemand::WakeAll } else { ConditionDemand::WakeOne };
-                self.threads[thread].at = At::Does(Next::Unlock);
-                self.step(node, Input::Demand(CONDITION, Demand::Condition(demand), 0))
+                // One of the two forms of each is explored.
+                let (demand, name) = if is_for_all {
+                    (ConditionDemand::NotifyAll, self.call(thread, Next::Unlock))
+                } else {
+                    self.threads[thread].at = At::Does(Next::Unlock);
+                    (ConditionDemand::WakeOne, 0)
+                };
+                self.step(node, Input::Demand(CONDITION, Demand::Condition(demand), name))
             }
             Next::Unlock => {
                 let has_more = thread == LAST

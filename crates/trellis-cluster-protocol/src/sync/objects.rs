@@ -1,7 +1,7 @@
 //! Objects kept at their home: what their kinds have in common, on the caller's side and on the home's side.
 //!
 //! A node sends the home a request that names the object, the demand and the waiting call. The home answers at once or
-//! later, and each answer names the call. So any node, also one that joined later, can use any object at the cost of one
+//! later, and each answer names the call. Some demands have no answer. So any node, also one that joined later, can use any object at the cost of one
 //! message in each direction, and of none at the home itself. Each kind of object has its own file, which deals neither
 //! with messages nor with places.
 //!
@@ -199,13 +199,18 @@ impl<K: HomeObject> Table<K> {
         if is_one_too_many && !is_silent {
             return answers.push(Answer::To(caller, Outcome::Refused(Refusal::TooMany)));
         }
+        if is_one_too_many {
+            let mut object = K::default();
+            object.demand(caller, demand, &mut self.numbers, answers);
+            if object != K::default() {
+                // Nobody waits for an answer that could say so.
+                answers.push(Answer::Wrong("a release of one more semaphore than a home keeps"));
+            }
+            return;
+        }
         let object = self.objects.entry(id).or_default();
         object.demand(caller, demand, &mut self.numbers, answers);
         self.tidy(id);
-        if is_one_too_many && self.objects.contains_key(&id) {
-            // Nobody waits for an answer that could say so.
-            answers.push(Answer::Wrong("permits for a semaphore too many"));
-        }
     }
 
     fn forget(&mut self, id: u64, caller: Caller, answers: &mut Vec<Answer>) -> bool {

@@ -119,7 +119,7 @@ impl sealed::Guarded for RwLockWriteGuard<'_> {
 }
 
 /// A condition variable, kept at its home. A wait costs a round trip to begin, one message for the notification, and
-/// then the lock. Only a notification that is given during a wait ends it. A thread that took the lock first may have
+/// then the lock. Only a notification that is given during a wait ends it, or a wake-up that was under way. A thread that took the lock first may have
 /// made the condition false again, so the caller must check it again; [`Condvar::wait_while`] does so.
 #[derive(Clone, Copy)]
 pub struct Condvar<'a> {
@@ -162,12 +162,13 @@ impl Condvar<'_> {
         self.demand(ConditionDemand::NotifyAll)
     }
 
-    /// Wakes the thread that has waited longest, if there is one. This does not wait for the answer of the object's home.
+    /// Wakes the thread that has waited longest, if there is one, and returns before that has happened. A wait that begins
+    /// meanwhile may be the one that ends.
     pub fn wake_one(&self) -> Result<(), WaitError> {
         self.demand_silently(ConditionDemand::WakeOne)
     }
 
-    /// Wakes every thread that waits. This does not wait for the answer of the object's home.
+    /// Wakes every thread that waits, and returns before that has happened. A wait that begins meanwhile may end, too.
     pub fn wake_all(&self) -> Result<(), WaitError> {
         self.demand_silently(ConditionDemand::WakeAll)
     }

@@ -24,7 +24,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
 /// Programs of Debian with their arguments.
 const OF_DEBIAN: [(&str, &[&str]); 2] = [
     ("pigz", &["-p", "2", "-c", "text"]),
-    ("povray", &["+Iscene.pov", "+Oscene.ppm", "-D", "-GA", "+W1600", "+H1200", "+A0.05", "+R4", "+WT2", "+FP8"]),
+    ("povray", &["+Iscene.pov", "+O-", "-D", "-GA", "+W1600", "+H1200", "+A0.05", "+R4", "+WT2", "+FP8"]),
 ];
 /// The number of tasks of the program with tasks: two for each Fibonacci number above 22, down from 40.
 const TASKS: f64 = 13_528.0;
@@ -59,7 +59,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
     figures.insert("one_thread_ratio".to_owned(), (alone / on_nodes).into());
     // Numbers in words and digits, 256 MiB.
     let line = |number: u64| format!("{} {:x} {}\n", number % 977, number * 2_654_435_761, number * number % 10_007);
-    std::fs::write(folder.join("text"), (0..12_100_000).map(line).collect::<String>())?;
+    std::fs::write(folder.join("text"), (0..11_360_000).map(line).collect::<String>())?;
     std::fs::write(folder.join("scene.pov"), matrix_threads::scene())?;
     for (program, arguments) in OF_DEBIAN {
         if programs::find(program).is_some() {
