@@ -1,6 +1,7 @@
 //! Programs with threads, on two nodes and as they are alone, in turns.
 //!
-//! Promises: both runs must print the same. A time is that of the whole command, from its start to its end.
+//! Promises: both runs must print the same; pictures, which have their dates in them, are compared by `cargo xtask matrix
+//! --threads`. A time is that of the whole command, from its start to its end.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +25,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
 /// Programs of Debian with their arguments.
 const OF_DEBIAN: [(&str, &[&str]); 2] = [
     ("pigz", &["-p", "2", "-c", "text"]),
-    ("povray", &["+Iscene.pov", "+O-", "-D", "-GA", "+W1600", "+H1200", "+A0.05", "+R4", "+WT2", "+FP8"]),
+    ("povray", &["+Iscene.pov", "+Oscene.ppm", "-D", "-GA", "+W1600", "+H1200", "+A0.05", "+R4", "+WT2", "+FP8"]),
 ];
 /// The number of tasks of the program with tasks: two for each Fibonacci number above 22, down from 40.
 const TASKS: f64 = 13_528.0;
