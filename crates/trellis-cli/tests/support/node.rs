@@ -118,6 +118,11 @@ fn come_late(cluster: &Cluster) {
 /// Two nodes store to different parts of page 0 in each of many rounds, which they count in page 1.
 fn share_a_page(cluster: &Cluster) {
     const ROUNDS: u64 = 100;
+    /// Pages that both store to in each round, so many that waiting for them takes most of its time, also on a busy machine.
+    /// They are apart, because neighbours are requested together.
+    const SHARED: usize = 16;
+    const APART_BYTES: usize = 32 << 10;
+    const TURN: usize = SHARED * APART_BYTES;
     let word = |byte: usize| {
         // SAFETY: inside the region, aligned, and only ever used as an atomic by these programs.
         unsafe { &*cluster.region().base().add(byte).cast::<AtomicU64>() }
@@ -126,9 +131,11 @@ fn share_a_page(cluster: &Cluster) {
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     cluster.phase("share");
     for round in 1..=ROUNDS {
-        word(2048 * own).store(round, Ordering::SeqCst);
-        word(4096 + 8 * own).store(round, Ordering::SeqCst);
-        while word(4096 + 8 * other).load(Ordering::SeqCst) < round {
+        for page in 0..SHARED {
+            word(page * APART_BYTES + 2048 * own).store(round, Ordering::SeqCst);
+        }
+        word(TURN + 8 * own).store(round, Ordering::SeqCst);
+        while word(TURN + 8 * other).load(Ordering::SeqCst) < round {
             std::thread::yield_now();
         }
     }
