@@ -59,7 +59,8 @@ fn nobody_is_overtaken_without_end() {
     }
 }
 
-/// Calls `check` for each base protocol and number of nodes, with the rows without the layer and with its own threshold.
+/// Calls `check` for each base protocol and number of nodes, with the rows without the layer and with its own
+/// threshold.
 fn with_and_without_delay(bases: &[&str], nodes: &[u16], check: impl Fn(&DelayStudy, &DelayRow, &DelayRow)) {
     for base in bases {
         let base = base.parse().expect("a protocol");

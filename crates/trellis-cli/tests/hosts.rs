@@ -155,7 +155,7 @@ fn nodes_are_bound_to_processors() {
         assert!(run.stderr.contains(&format!("--bind-to core: {many} nodes cannot have a core each")), "{run:?}");
         assert!(!run.stdout.contains("started"), "{run:?}");
     }
-    // What a scheduler or a user allows is all that is divided.
+    // Only the processors that a scheduler or a user allows are divided.
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", "0", env!("CARGO_BIN_EXE_trellis"), "run", "--bind-to", "socket"]).args(SHOW);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -42,8 +42,8 @@ pub enum Access {
     Write,
 }
 
-/// What the application views of many pages allow, at first nothing. The memory of pages that nobody uses stays untouched: a
-/// region may have millions.
+/// The access that the application views of many pages allow, at first none. The memory of pages that nobody uses stays
+/// untouched: a region may have millions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Accesses(Vec<u8>);
 

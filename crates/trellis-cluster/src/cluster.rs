@@ -177,8 +177,8 @@ impl Cluster {
         self.inner().fail(why.to_owned());
     }
 
-    /// Writes this node's record of the run until now, if one was requested. [`leave`](Cluster::leave) does so, too. This
-    /// is for a process that ends while threads still use the memory, which therefore cannot leave.
+    /// Writes this node's record of the run until now, if one was requested. [`leave`](Cluster::leave) does so, too.
+    /// This is for a process that ends while threads still use the memory, which therefore cannot leave.
     pub fn write_record(&self) {
         let node = self.inner();
         node.count();

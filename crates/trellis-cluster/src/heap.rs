@@ -42,7 +42,8 @@ pub enum Padding {
     /// It shares no page with others: for data that different nodes write.
     PerPage,
     /// It shares no page with others while this node has few blocks of its size, about 256: for a program that does not
-    /// say what different nodes write. A heap of fewer than 262,144 pages has fewer such blocks, one for each 1,024 pages.
+    /// say what different nodes write. A heap of fewer than 262,144 pages has fewer such blocks, one for each 1,024
+    /// pages.
     PerPageWhileFew,
 }
 

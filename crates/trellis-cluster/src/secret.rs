@@ -258,8 +258,8 @@ fn make_key_file(folder: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether nobody but its owner can read or change a file. Root may also give it to a group, as Kubernetes does with the
-/// secrets of a pod whose user is not root.
+/// Whether nobody but its owner can read or change a file. Root may also give it to a group, as Kubernetes does with
+/// the secrets of a pod whose user is not root.
 fn is_private(mode: u32, owner: u32, own: u32) -> bool {
     let is_given_by_root = owner == 0 && own != 0;
     mode & if is_given_by_root { 0o037 } else { 0o077 } == 0

@@ -1,7 +1,7 @@
 //! Mutexes, spin locks and read-write locks.
 //!
-//! Promises: the object itself is read for its kind and its clock only, and never written. A mutex is not even read if its
-//! kind does not matter.
+//! Promises: the object itself is read for its kind and its clock only, and never written. A mutex is not even read if
+//! its kind does not matter.
 
 use std::ffi::{c_int, c_void};
 
@@ -20,8 +20,8 @@ const KIND_MASK: c_int = 3;
 const UNKNOWN: c_int = -1;
 const NEEDS_KIND: c_int = -1;
 
-/// Calls a function with the kind of a mutex: how it treats a thread that has it already. The mutex is read only if that
-/// matters, because its page may be at another node.
+/// Calls a function with the kind of a mutex: how it treats a thread that has it already. The mutex is read only if
+/// that matters, because its page may be at another node.
 ///
 /// # Safety
 /// It is a mutex.

@@ -1,9 +1,9 @@
 //! The files for Kubernetes: their forms are checked, and containers run as their pods would.
 //!
-//! Promises: the manifests, what Kustomize makes of them, and what Helm makes of the chart are valid under the published
-//! schemas, without an unknown field. No cluster is asked: there is none. Two containers with the user, the secret and the
-//! capabilities of the pods meet and run, with and without userfaultfd(2). Tools have fixed versions and are installed
-//! once, into the target folder.
+//! Promises: the manifests, what Kustomize makes of them, and what Helm makes of the chart are valid under the
+//! published schemas, without an unknown field. No cluster is asked: there is none. Two containers with the user, the
+//! secret and the capabilities of the pods meet and run, with and without userfaultfd(2). Tools have fixed versions and
+//! are installed once, into the target folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,8 +103,8 @@ pub(crate) fn run_containers(system: &Path, scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the containers of the folder `$1` in one network, and prints what they say. crun(1) knows only the second version
-/// of cgroups, which the pods do not see.
+/// Runs the containers of the folder `$1` in one network, and prints what they say. crun(1) knows only the second
+/// version of cgroups, which the pods do not see.
 const PODS: &str = r#"
 umount -R /sys/fs/cgroup 2>/dev/null || :
 mount -t tmpfs none /sys/fs/cgroup

@@ -1,7 +1,9 @@
-//! `cargo xtask matrix --hosts`: the programs of `examples/parmacs` on several hosts, started by ssh and by each engine.
+//! `cargo xtask matrix --hosts`: the programs of `examples/parmacs` on several hosts, started by ssh and by each
+//! engine.
 //!
-//! Promises: every program verifies its own result. A run that is wrong, fails or hangs is reported with the command that
-//! repeats it while the lab is up, and the others are still run. The hosts are those of a lab, which ends with this task.
+//! Promises: every program verifies its own result. A run that is wrong, fails or hangs is reported with the command
+//! that repeats it while the lab is up, and the others are still run. The hosts are those of a lab, which ends with
+//! this task.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -4,9 +4,9 @@
 //! belongs: what each shows, which is its first comment, and a link to it. The page of the benchmarks contains
 //! `<!-- speed -->` where the table of the newest kept run of `trellis bench speed` belongs, the page of the catchers
 //! `<!-- fault -->` where the parts of one fault belong, of the newest kept run of `trellis bench links`. The text between
-//! such a line and the end mark of its kind is generated. The README has `<!-- threads -->` where the ratios of the newest
-//! kept run of the benchmark of programs with threads belong. Promises: a page whose table is up to date is not touched, and
-//! [`check`] names the pages that are not. It must never change anything outside the marks.
+//! such a line and the end mark of its kind is generated. The README has `<!-- threads -->` where the ratios of the
+//! newest kept run of the benchmark of programs with threads belong. Promises: a page whose table is up to date is not
+//! touched, and [`check`] names the pages that are not. It must never change anything outside the marks.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

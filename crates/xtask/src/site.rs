@@ -1,7 +1,7 @@
 //! `cargo xtask site`: the documentation as a web site with a search, made by mdBook from the files as they are.
 //!
-//! Promises: every page of the index is in the site, in the order of the index. Links to files that are no pages lead to
-//! the repository. Every link within the site leads to a page and a place that are there. The version of mdBook is
+//! Promises: every page of the index is in the site, in the order of the index. Links to files that are no pages lead
+//! to the repository. Every link within the site leads to a page and a place that are there. The version of mdBook is
 //! fixed; it is installed once, into the target folder. It must never write outside the target folder.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,10 +1,10 @@
 //! The start of a process of a PARMACS program, before main.
 //!
-//! Promises: a process started by `trellis run` or by an engine joins the cluster. A process started by itself becomes the
-//! program of a `trellis run` with a node for each core, or, without that command, a cluster of one node. In a cluster of
-//! several nodes the kernel's address randomisation is off, so that addresses mean the same on each. All this happens
-//! before main, so standard input is untouched, arguments are kept, and nothing runs twice. It must never restart
-//! itself endlessly: the environment records what has been tried.
+//! Promises: a process started by `trellis run` or by an engine joins the cluster. A process started by itself becomes
+//! the program of a `trellis run` with a node for each core, or, without that command, a cluster of one node. In a
+//! cluster of several nodes the kernel's address randomisation is off, so that addresses mean the same on each. All
+//! this happens before main, so standard input is untouched, arguments are kept, and nothing runs twice. It must never
+//! restart itself endlessly: the environment records what has been tried.
 
 use std::env;
 use std::ffi::{OsStr, OsString, c_char, c_int, c_void};

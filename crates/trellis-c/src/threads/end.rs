@@ -15,7 +15,8 @@ use crate::addresses::OWN_NUMBERS;
 const ORDERED: u64 = OWN_NUMBERS + 0x1000;
 /// Whether the program is over.
 const END: u64 = OWN_NUMBERS + 0x100;
-/// Raised by each node that is ready to end, and once more when its record is written; the threads that still run there are counted by [`BUSY`].
+/// Raised by each node that is ready to end, and once more when its record is written. [`BUSY`] counts the nodes where
+/// threads still run.
 const READY: u64 = OWN_NUMBERS + 0x101;
 const BUSY: u64 = OWN_NUMBERS + 0x102;
 /// Raised for each node when all are ready.

@@ -1,8 +1,8 @@
 //! The heap of a program with threads, which is the shared heap.
 //!
-//! Promises: memory is aligned as was asked. Small blocks of different nodes lie on different pages, and so do the first
-//! blocks of each size that a node allocates, because threads of other nodes may use them. A pointer that
-//! was freed before, or never allocated, ends the run with a sentence, as the C library ends the process.
+//! Promises: memory is aligned as was asked. Small blocks of different nodes lie on different pages, and so do the
+//! first blocks of each size that a node allocates, because threads of other nodes may use them. A pointer that was
+//! freed before, or never allocated, ends the run with a sentence, as the C library ends the process.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -46,8 +46,8 @@ fn patiently<T>(what: &str, mut call: impl FnMut() -> Result<T, WaitError>) -> T
     }
 }
 
-/// Ends this process, and with it the run, because the program cannot go on. After the program's end nothing is a failure,
-/// and the thread that waits for the end of node 0 ends the process.
+/// Ends this process, and with it the run, because the program cannot go on. After the program's end nothing is a
+/// failure, and the thread that waits for the end of node 0 ends the process.
 fn stop(why: impl Display) -> ! {
     if end::is_over() {
         end::park();

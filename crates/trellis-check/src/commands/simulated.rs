@@ -88,8 +88,8 @@ fn print_swarm(protocol: Protocol, sum: &Sum, json: bool) {
     }
 }
 
-/// Runs the clusters of these seeds, until too many have failed, and prints what came of them; returns whether all passed.
-/// `run` returns the complaint about a seed, if there is one, and what is counted of it.
+/// Runs the clusters of these seeds, until too many have failed, and prints what came of them; returns whether all
+/// passed. `run` returns the complaint about a seed, if there is one, and what is counted of it.
 pub(super) fn run_seeds<const N: usize>(
     name: &str,
     seeds: Range<u64>,

@@ -48,7 +48,7 @@ pub(crate) struct Run {
     pub(crate) protocol: usize,
 }
 
-/// What ended a run before its outcome.
+/// The reason why a run ended before its outcome.
 pub(crate) type Ended = (Kind, String);
 
 /// A cluster that runs tests, one after the other.

@@ -1,9 +1,9 @@
 //! Runs litmus tests on the real state machines, in one thread, millions of times.
 //!
-//! Copies are first spread *through the protocol* (random loads, and stores of the initial values), because a cluster in
-//! which no node holds anything hides a whole class of bugs. Then the threads run, and at the end one node reads every
-//! location. The next run of a block begins with the copies, the rights and the messages under way, and only the words
-//! are reset.
+//! Copies are first spread *through the protocol* (random loads, and stores of the initial values), because a cluster
+//! in which no node holds anything hides a whole class of bugs. Then the threads run, and at the end one node reads
+//! every location. The next run of a block begins with the copies, the rights and the messages under way, and only the
+//! words are reset.
 //!
 //! Promises: those of `super::series`.
 

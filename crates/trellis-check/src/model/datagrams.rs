@@ -8,7 +8,7 @@ use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment
 
 /// Of every datagram beside its fragment: addresses, seal, acknowledgement, the frame's header.
 const OVERHEAD_BYTES: u32 = 140;
-/// What a receiver has room for.
+/// The room of a receiver.
 const ROOM_BYTES: u32 = 1 << 20;
 
 /// What travels.

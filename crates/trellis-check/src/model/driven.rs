@@ -1,8 +1,9 @@
 //! A cluster whose every step a test chooses: scripts and random programs.
 //!
 //! Promises: what a step does is logged, effects in their order. A breach of the contract is a panic that says what
-//! broke, unless the cluster is unchecked. A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended by itself. It
-//! must never let a thread retry that was not woken, or let an alarm expire that was not set.
+//! broke, unless the cluster is unchecked. A call for locked pages goes to the protocol as it is, so that a test may
+//! unlock what has ended by itself. It must never let a thread retry that was not woken, or let an alarm expire that
+//! was not set.
 
 use super::{Cluster, First, Memory, Stepping};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};

@@ -99,8 +99,8 @@ impl Twinned {
 /// The message that came, and its content.
 pub type Came<'a> = Option<(Message, &'a Body)>;
 
-/// What every carrier of a [`Releasing`] node does alike: its clock stands still, and it obeys. The lifetime is that of what
-/// comes with messages.
+/// The part that all carriers of a [`Releasing`] node share: the clock stands still, and the orders are carried out.
+/// The lifetime is that of what comes with messages.
 #[macro_export]
 macro_rules! obeys {
     ($came:lifetime) => {

@@ -1,9 +1,9 @@
 //! Litmus tests on simulated clusters with release consistency, in one thread, millions of times.
 //!
-//! A seed also determines homes, and how stores are noticed. A run writes the initial values at one node, lets nodes load
-//! copies after a barrier, runs the threads, and after a last barrier lets one node read every word. The next run of a
-//! block begins with the copies, twins, notices and messages under way. A word contains the number of its run: a value of
-//! an earlier run counts as never written.
+//! A seed also determines homes, and how stores are noticed. A run writes the initial values at one node, lets nodes
+//! load copies after a barrier, runs the threads, and after a last barrier lets one node read every word. The next run
+//! of a block begins with the copies, twins, notices and messages under way. A word contains the number of its run: a
+//! value of an earlier run counts as never written.
 //!
 //! Promises: those of `crate::litmus::series`.
 

@@ -71,8 +71,8 @@ impl<S: Start> World<'_, S> {
         Ok(true)
     }
 
-    /// The coordinator goes on taking pages over. It does so when pages were named, and when one that its thread waits for
-    /// may have come.
+    /// The coordinator goes on taking pages over. It does so when pages were named, and when one that its thread waits
+    /// for may have come.
     pub(super) fn take_over(&mut self, node: u16) -> Result<(), String> {
         while self.nodes[usize::from(node)].taker == Taker::Ready {
             let mut take_over = std::mem::take(&mut self.nodes[usize::from(node)].take_over);

@@ -137,7 +137,7 @@ impl Thread {
     }
 }
 
-/// What the thread is at that takes pages over.
+/// The step of the thread that takes pages over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taker {
     /// It goes on when there is something to do.

@@ -195,12 +195,13 @@ impl Locking {
         Ok(LockStep::Locked)
     }
 
-    /// What it has called for, in ascending order.
+    /// The pages that it has called for, in ascending order.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (PageRange, u32)> {
         self.ranges.iter().flat_map(|range| range.pieces.iter().copied())
     }
 
-    /// Gives everything back ([`LockedRange::give_back`]), or as much as this fault lets it; `is_early`: it waits for a part.
+    /// Gives everything back ([`LockedRange::give_back`]), or as much as this fault lets it; `is_early`: it waits for a
+    /// part.
     pub(super) fn give_back<P: Parts>(
         mut self,
         parts: &mut P,

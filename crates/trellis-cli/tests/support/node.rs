@@ -118,8 +118,8 @@ fn come_late(cluster: &Cluster) {
 /// Two nodes store to different parts of page 0 in each of many rounds, which they count in page 1.
 fn share_a_page(cluster: &Cluster) {
     const ROUNDS: u64 = 100;
-    /// Pages that both store to in each round, so many that waiting for them takes most of its time, also on a busy machine.
-    /// They are apart, because neighbours are requested together.
+    /// Pages that both store to in each round, so many that waiting for them takes most of its time, also on a busy
+    /// machine. They are apart, because neighbours are requested together.
     const SHARED: usize = 16;
     const APART_BYTES: usize = 32 << 10;
     const TURN: usize = SHARED * APART_BYTES;

@@ -2,12 +2,12 @@
 //!
 //! A pool is given by a size class and the home of the pages. A span belongs to one pool of one node, so blocks of two
 //! nodes never share a page. The first blocks of a pool may have pages of their own: a program that was not written for
-//! several nodes allocates at one what it then uses at another, and what different nodes write must not share a page. When
-//! there are more than [`SEPARATE_MAX`], the rest shares pages, because memory and messages would be wasted. Threads that
-//! ask for spans at the same time may exceed that number.
+//! several nodes allocates at one what it then uses at another, and what different nodes write must not share a page.
+//! When there are more than [`SEPARATE_MAX`], the rest shares pages, because memory and messages would be wasted.
+//! Threads that ask for spans at the same time may exceed that number.
 //!
-//! Promises: finding a block and giving it back takes logarithmic time and sends nothing. A pool must never keep more than
-//! one empty span of its own accord.
+//! Promises: finding a block and giving it back takes logarithmic time and sends nothing. A pool must never keep more
+//! than one empty span of its own accord.
 
 use super::span::{Blocks, Past};
 use super::{Block, Geometry, Request, Run, Separation, Statistics, size_classes};

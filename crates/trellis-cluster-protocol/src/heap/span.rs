@@ -34,8 +34,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// As many blocks as fit into `bytes`, which are fresh or were handed out before. With a size of pages, each block has
-    /// pages of its own.
+    /// As many blocks as fit into `bytes`, which are fresh or were handed out before. With a size of pages, each block
+    /// has pages of its own.
     pub(super) fn new(class: u8, bytes: u64, page_bytes: Option<u32>, is_fresh: bool) -> Blocks {
         let count = (bytes / u64::from(distance(class, page_bytes))) as u32;
         let words = count.div_ceil(64) as usize;
@@ -62,8 +62,9 @@ impl Blocks {
         self.page_bytes.is_some()
     }
 
-    /// Where a block begins, in bytes from the start of the span. Blocks with pages of their own begin at different places
-    /// of these: the caches of processors have little room for lines that begin at the same place of different pages.
+    /// Where a block begins, in bytes from the start of the span. Blocks with pages of their own begin at different
+    /// places of these: the caches of processors have little room for lines that begin at the same place of different
+    /// pages.
     pub(super) fn place(&self, index: u32) -> u64 {
         let distance = distance(self.class, self.page_bytes);
         let place = index % (distance / self.size()) * self.size();

@@ -2,12 +2,13 @@
 //!
 //! One call names pages of one shard, because the layer that locks pages is a part of a shard
 //! ([`crate::coherence::lock`]). A range that the program locks may have pages of several shards and of several protocols:
-//! [`LockedRange`] takes it piece by piece. A thread carries that out: it waits for what [`LockStep`] names, and goes on.
+//! [`LockedRange`] takes it piece by piece. A thread carries that out: it waits for what [`LockStep`] names, and goes
+//! on.
 //!
 //! Promises: pieces are taken in ascending order and given back in descending order, so that nodes whose ranges overlap
 //! cannot wait for each other for ever; a thread that would wait for itself is refused, and so is a range with a page
-//! whose protocol has no locks; a call whose time is over holds nothing. It must never read a clock: its callers say what
-//! time it is. It must never hold a shard while its thread waits.
+//! whose protocol has no locks; a call whose time is over holds nothing. It must never read a clock: its callers say
+//! what time it is. It must never hold a shard while its thread waits.
 
 use super::{CannotLock, Carrier, Parts, step, take, take_due};
 use crate::Nanoseconds;
@@ -144,15 +145,15 @@ fn is_over((call, since): &(RangeLockCall, Option<Nanoseconds>), now: Nanosecond
 pub struct LockedRange {
     /// The pages for which it has not called yet.
     rest: Range<u32>,
-    /// What it has called for, each piece with the number of its call, in ascending order. It has all but the last, for
-    /// which it may wait. Only a checker that breaks a node changes them.
+    /// The pieces that it has called for, each with the number of its call, in ascending order. It has all but the
+    /// last, for which it may wait. Only a checker that breaks a node changes them.
     pub pieces: Vec<(PageRange, u32)>,
     thread: u64,
     stay: Option<Nanoseconds>,
     is_local: bool,
 }
 
-/// What the thread that locks a range does next.
+/// The next step of the thread that locks a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockStep {
     /// It waits until something about this page, which is frozen, has changed ([`Carrier::wait_for`]).
@@ -220,8 +221,8 @@ impl LockedRange {
         Ok(refused)
     }
 
-    /// Gives back what it has, and waits for nothing any more. A second call does nothing. Returns whether the time of a
-    /// piece was over before: others may have used its pages since.
+    /// Gives back what it has, and waits for nothing any more. A second call does nothing. Returns whether the time of
+    /// a piece was over before: others may have used its pages since.
     pub fn give_back<P: Parts>(&mut self, parts: &mut P, now: Nanoseconds) -> Result<bool, P::Breach> {
         let mut was_over = false;
         while let Some((piece, number)) = self.pieces.pop() {

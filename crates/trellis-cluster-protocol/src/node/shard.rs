@@ -226,8 +226,8 @@ impl<C: Coherence> Shard<C> {
         self.conclusions.push(Input::Changed { page });
     }
 
-    /// The next input that follows from the effects of a step: a page differs from its twin, or the answer of a departed
-    /// node.
+    /// The next input that follows from the effects of a step: a page differs from its twin, or the answer of a
+    /// departed node.
     pub fn next_conclusion(&mut self) -> Option<Input> {
         self.conclusions.pop()
     }

@@ -1,8 +1,8 @@
 //! The coordinator takes over the pages that a leaving node leaves behind.
 //!
 //! Promises: every page that was named is taken for stores before the membership is told that all were
-//! ([`crate::membership::Input::TookOver`]), and it is told once for each node that leaves. A page that was taken may go to
-//! other nodes at once. It must never wait: a thread carries out the steps, each after the one before.
+//! ([`crate::membership::Input::TookOver`]), and it is told once for each node that leaves. A page that was taken may
+//! go to other nodes at once. It must never wait: a thread carries out the steps, each after the one before.
 
 use super::{Carrier, Parts, runs_on, take};
 use crate::Nanoseconds;
@@ -16,8 +16,8 @@ use alloc::collections::VecDeque;
 pub enum Taking {
     /// Announce to the protocol that these pages will be stored to. They may come together.
     Announce(PageRange),
-    /// Have this page here for stores, once: other nodes may have taken it since it came. The thread waits until something
-    /// about it has changed ([`Carrier::wait_for`]).
+    /// Have this page here for stores, once: other nodes may have taken it since it came. The thread waits until
+    /// something about it has changed ([`Carrier::wait_for`]).
     Page(PageIndex),
     /// All pages were taken: tell the membership.
     Done,
@@ -46,8 +46,8 @@ impl TakeOver {
         self.is_complete = true;
     }
 
-    /// Takes pages until the thread has to wait for one, or something else is its next step. `waiter` is the thread. `None`
-    /// while nothing is left to do and the node has not named its last page.
+    /// Takes pages until the thread has to wait for one, or something else is its next step. `waiter` is the thread.
+    /// `None` while nothing is left to do and the node has not named its last page.
     pub fn go_on<P: Parts>(
         &mut self,
         parts: &mut P,

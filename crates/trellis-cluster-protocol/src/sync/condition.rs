@@ -1,5 +1,5 @@
-//! Condition variables: a waiting call is woken by a notification that was given while it waited, and by nothing else. A
-//! wake-up, which has no answer, is given when it arrives.
+//! Condition variables: a waiting call is woken by a notification that was given while it waited, and by nothing else.
+//! A wake-up, which has no answer, is given when it arrives.
 //!
 //! A wait is enrolled here before its lock is released, so no notification that is given under the lock is missed. A
 //! notification of one wakes the call that has waited longest. If it was on its way to a call which was abandoned, it goes

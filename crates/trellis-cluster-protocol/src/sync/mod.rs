@@ -143,8 +143,8 @@ pub enum Input {
     /// The program no longer waits in the barrier. Its arrival stands: its next call continues the wait.
     AbandonBarrier(u64, Waiter),
     /// The program demands something of an object; not for waiting on a condition. A demand that ends a lock, a
-    /// post and a wake-up are not answered, and their waiter is ignored. The lock must be held, and a once object that is reported as done or failed
-    /// must have been begun.
+    /// post and a wake-up are not answered, and their waiter is ignored. The lock must be held, and a once object that
+    /// is reported as done or failed must have been begun.
     Demand(u64, Demand, Waiter),
     /// The program waits for a condition. The first call is woken when no notification can be missed any more, the second
     /// when it was notified.

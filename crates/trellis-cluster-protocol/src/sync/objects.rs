@@ -1,9 +1,9 @@
 //! Objects kept at their home: what their kinds have in common, on the caller's side and on the home's side.
 //!
 //! A node sends the home a request that names the object, the demand and the waiting call. The home answers at once or
-//! later, and each answer names the call. Some demands have no answer. So any node, also one that joined later, can use any object at the cost of one
-//! message in each direction, and of none at the home itself. Each kind of object has its own file, which deals neither
-//! with messages nor with places.
+//! later, and each answer names the call. Some demands have no answer. So any node, also one that joined later, can use
+//! any object at the cost of one message in each direction, and of none at the home itself. Each kind of object has its
+//! own file, which deals neither with messages nor with places.
 //!
 //! A call whose deadline passed is *abandoned*: it ends at once, and the home is told. If the home has already granted it,
 //! the grant is undone when it arrives (a lock is given back, a notification goes to the next waiting call), so nothing

@@ -1,5 +1,5 @@
-//! The exchange of MPICH, Intel MPI and Slurm's `pmi2`: PMI-1, lines of text over a socket that the engine hands over. If
-//! the engine has only the second version, or the user asks for it, the dialogue goes on in that one.
+//! The exchange of MPICH, Intel MPI and Slurm's `pmi2`: PMI-1, lines of text over a socket that the engine hands over.
+//! If the engine has only the second version, or the user asks for it, the dialogue goes on in that one.
 //!
 //! Source: the simple PMI wire protocol of MPICH (`src/pmi/src/pmi_v1.c`), tried with MPICH 4.0.2 and Slurm 22.05.
 //!

@@ -232,7 +232,8 @@ impl Node {
                 Ok(Some(Taking::Announce(range))) => self.fetch(range.first().0..range.end(), true, Why::Announced),
                 Ok(Some(Taking::Page(_))) => unreachable!("it was waited for"),
                 Ok(Some(Taking::Done)) => return self.member_took_over(),
-                // This ends with a range, or when no more follow; after a failure of the cluster, it ends with the process.
+                // This ends with a range, or when no more follow; after a failure of the cluster, it ends with the
+                // process.
                 Ok(None) => {
                     match ranges.recv() {
                         Ok(range) => take_over.name(range),

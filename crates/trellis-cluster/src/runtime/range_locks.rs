@@ -1,7 +1,7 @@
 //! Locks of page ranges, as calls of the program: waits for the pages, and says why a call failed.
 //!
-//! Promises: decisions of [`LockedRange`] are carried out in their order. A call that fails holds no page. A refusal says
-//! which protocol is in the way. It must never be used on the fault path.
+//! Promises: decisions of [`LockedRange`] are carried out in their order. A call that fails holds no page. A refusal
+//! says which protocol is in the way. It must never be used on the fault path.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -119,8 +119,9 @@ impl sealed::Guarded for RwLockWriteGuard<'_> {
 }
 
 /// A condition variable, kept at its home. A wait costs a round trip to begin, one message for the notification, and
-/// then the lock. Only a notification that is given during a wait ends it, or a wake-up that was under way. A thread that took the lock first may have
-/// made the condition false again, so the caller must check it again; [`Condvar::wait_while`] does so.
+/// then the lock. Only a notification that is given during a wait ends it, or a wake-up that was under way. A thread
+/// that took the lock first may have made the condition false again, so the caller must check it again;
+/// [`Condvar::wait_while`] does so.
 #[derive(Clone, Copy)]
 pub struct Condvar<'a> {
     cluster: &'a Cluster,
@@ -162,8 +163,8 @@ impl Condvar<'_> {
         self.demand(ConditionDemand::NotifyAll)
     }
 
-    /// Wakes the thread that has waited longest, if there is one, and returns before that has happened. A wait that begins
-    /// meanwhile may be the one that ends.
+    /// Wakes the thread that has waited longest, if there is one, and returns before that has happened. A wait that
+    /// begins meanwhile may be the one that ends.
     pub fn wake_one(&self) -> Result<(), WaitError> {
         self.demand_silently(ConditionDemand::WakeOne)
     }

@@ -30,8 +30,8 @@ impl Cluster {
 }
 
 /// A number of permits, kept at its home. A release adds permits, and an acquisition takes one as soon as there is one,
-/// in the order of the requests. Every operation but [`Semaphore::post`] is one round trip, and none at the home itself. With releases of one
-/// permit, it is an event that one waiting thread uses up (a pulse).
+/// in the order of the requests. Every operation but [`Semaphore::post`] is one round trip, and none at the home
+/// itself. With releases of one permit, it is an event that one waiting thread uses up (a pulse).
 #[derive(Clone, Copy)]
 pub struct Semaphore<'a> {
     cluster: &'a Cluster,
@@ -69,8 +69,8 @@ impl Semaphore<'_> {
         self.demand(SemaphoreDemand::Release(count)).map(drop)
     }
 
-    /// Adds `count` permits like [`Semaphore::release`], and returns before that has happened: a call that follows, also one
-    /// of this thread, may not find them yet. The number stays as it is if it would pass 2^64 - 1.
+    /// Adds `count` permits like [`Semaphore::release`], and returns before that has happened: a call that follows,
+    /// also one of this thread, may not find them yet. The number stays as it is if it would pass 2^64 - 1.
     pub fn post(&self, count: u64) -> Result<(), WaitError> {
         self.cluster.inner().demand_silently(self.id, Demand::Semaphore(SemaphoreDemand::Post(count)))
     }

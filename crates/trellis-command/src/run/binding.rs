@@ -1,7 +1,7 @@
 //! The processors that a node may use: `--bind-to`.
 //!
-//! Promises: nodes get only processors that this process itself may use, so the limits of a cgroup, of `taskset` and of a
-//! scheduler hold. With `core` no core is given to two nodes of a host. What cannot be had is refused before a node
+//! Promises: nodes get only processors that this process itself may use, so the limits of a cgroup, of `taskset` and of
+//! a scheduler hold. With `core` no core is given to two nodes of a host. What cannot be had is refused before a node
 //! starts. It must never bind this process.
 
 use std::fs;

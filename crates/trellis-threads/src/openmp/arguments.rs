@@ -85,8 +85,8 @@ pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usi
     }
 }
 
-/// Defines a function with the arguments (place, count, function, ...), which passes on where those are that follow: the
-/// first ones are in registers.
+/// Defines a function with the arguments (place, count, function, ...), which passes on where those are that follow:
+/// the first ones are in registers.
 macro_rules! with_any_number {
     ($name:ident = $passes_to:ident) => {
         #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
 //! Programs with threads, on two nodes and as they are alone, in turns.
 //!
-//! Promises: both runs must print the same; pictures, which have their dates in them, are compared by `cargo xtask matrix
-//! --threads`. A time is that of the whole command, from its start to its end.
+//! Promises: both runs must print the same; pictures, which have their dates in them, are compared by `cargo xtask
+//! matrix --threads`. A time is that of the whole command, from its start to its end.
 
 use std::fs::File;
 use std::path::Path;
@@ -111,7 +111,8 @@ fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &
     Ok(least)
 }
 
-/// Runs a command; how long it took, in seconds, and what it printed. It prints to a file, so that nobody reads meanwhile.
+/// Runs a command; how long it took, in seconds, and what it printed. It prints to a file, so that nobody reads
+/// meanwhile.
 fn timed(command: &mut Command, folder: &Path) -> Result<(f64, Vec<u8>)> {
     let printed = folder.join("printed");
     let start = Instant::now();
