@@ -87,6 +87,7 @@ faults! {
     NoInspection = "no-inspection", "marks are not looked at when a page is dropped", All;
     ChangeForgotten = "forgets-change", "what was found in a dropped page is not sent", All;
     HomeUnnoticed = "home-unnoticed", "a home's own stores stay unnoticed when its page is shared", All;
+    HomePublishesOpen = "home-publishes-open", "a home leaves a page open whose copies get updates, or that may go with a lock", All;
     ZeroNotBytes = "sends-zero", "a copy of a written page is sent as zero", All;
     MovesTwice = "two-homes", "a home that gives its page away keeps it", All;
     MoveForgotten = "no-home", "a node is not told that it is the home now", Drops;
@@ -181,6 +182,15 @@ pub(super) fn alter_effects(fault: Fault, setup: &Setup, input: &Input, effects:
         Fault::NoInspection => effects.retain(|effect| !matches!(effect, Effect::Inspect(_))),
         Fault::HomeUnnoticed if matches!(heard, Some(Message::Request { .. })) => {
             effects.retain(|effect| !matches!(effect, Effect::Downgrade(_)));
+        }
+        Fault::HomePublishesOpen if matches!(input, Input::Publish { .. }) => {
+            let sent = |effect: &Effect| match effect {
+                Effect::Send { message: Message::Diff { pages, .. }, .. } => Some(*pages),
+                _ => None,
+            };
+            let sent: Vec<_> = effects.iter().filter_map(sent).collect();
+            let is_sent = |page| sent.iter().any(|pages| pages.contains(page));
+            effects.retain(|effect| !matches!(effect, Effect::Downgrade(range) if !is_sent(range.first())));
         }
         Fault::AnswersEarly => answer_early(heard, effects),
         Fault::MovesTwice => keep_moved(heard, effects),

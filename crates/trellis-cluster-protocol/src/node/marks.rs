@@ -20,8 +20,6 @@ pub(super) struct Marks {
     /// One bit for each chunk of the shard: whether it may have watched pages; and the number of these bits.
     watched: Vec<u64>,
     watched_chunks: u32,
-    /// A page was taken away since the last publication, so some chunk may have no watched page any more.
-    is_doubtful: bool,
     /// The number of the next publication, modulo 256.
     publication: u8,
 }
@@ -39,7 +37,6 @@ impl Marks {
             open: OpenPages::new(stored_in_a_row),
             watched: vec![0; chunks.div_ceil(64)],
             watched_chunks: 0,
-            is_doubtful: false,
             publication: 0,
         }
     }
@@ -54,7 +51,6 @@ impl Marks {
     /// The pages of `range` are taken away.
     pub(super) fn revoked(&mut self, geometry: &Geometry, range: PageRange) {
         self.open.forget(geometry, range);
-        self.is_doubtful = true;
     }
 
     /// Stores to the pages of `range` must be noticed from now on. Calls `protect` with those that must be protected for
@@ -88,9 +84,7 @@ impl Marks {
         stored: &mut Vec<PageIndex>,
     ) -> Result<(), E> {
         self.publication = self.publication.wrapping_add(1);
-        if core::mem::take(&mut self.is_doubtful) {
-            self.forget_unwatched(geometry, protocol);
-        }
+        self.forget_unwatched(geometry, protocol);
         self.open.examine(geometry, |page| found(protocol, page), differs, protect, stored)
     }
 

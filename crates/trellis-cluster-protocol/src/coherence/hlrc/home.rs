@@ -199,8 +199,13 @@ impl Hlrc {
         if pages.pages().any(|page| self.has_copies(page)) {
             self.clock += 1;
         }
-        // Closed together: one call of the kernel for each range.
-        let open = self.among(pages, |this, page| this.has(page, WRITABLE));
+        // The notice outdates every copy. Until another node fetches the page again, stores here need not be noticed, so the
+        // page stays open, and costs nothing in the next publications. A page that may go with the token of a lock, or whose
+        // copies get updates, is closed. They are closed together: one call of the kernel for each range.
+        let stays_open = |this: &Hlrc, page: PageIndex| {
+            this.has(page, READABLE | WRITABLE) && !this.has(page, FETCHED | TWIN) && !this.is_updated(page)
+        };
+        let open = self.among(pages, |this, page| this.has(page, WRITABLE) && !stays_open(this, page));
         for run in open.into_iter().flat_map(PageSet::runs) {
             effects.push(Effect::Downgrade(run));
         }
@@ -211,7 +216,8 @@ impl Hlrc {
             }
             self.past[slot] &= 0x7f;
             self.stamps[slot] = self.clock;
-            self.clear(page, DIRTY | WRITABLE);
+            let closed = if stays_open(self, page) { 0 } else { WRITABLE };
+            self.clear(page, DIRTY | closed);
         }
         let copied = self.among(pages, Hlrc::has_copies);
         for range in copied.into_iter().flat_map(PageSet::runs) {

@@ -318,8 +318,9 @@ impl Hlrc {
         while next < wanted.end() {
             let page = PageIndex(next);
             let rest = PageRange::around(page, next, wanted.end());
-            // Requesting a page that no node has touched makes this node its home. A guess must not do that.
-            let may_ask = self.is_askable(page) && (announced || self.is_home_known(page));
+            // Requesting a page that no node has touched makes this node its home. A guess must not do that, unless homes
+            // move to where they should be.
+            let may_ask = self.is_askable(page) && (announced || self.homes_move() || self.is_home_known(page));
             next = if may_ask { self.ask(page, rest, write, announced, effects).end() } else { next + 1 };
         }
     }
@@ -348,11 +349,11 @@ impl Hlrc {
         let to = self.believed_home(page);
         let range = wanted.grow(page, |other| self.is_askable(other) && self.believed_home(other) == to);
         if to == self.geometry.me {
-            // The directory itself is the first to touch the page.
-            self.claim(page);
-            self.open_at_home(page, write, effects);
-            effects.push(Effect::Wake(PageRange::one(page)));
-            return PageRange::one(page);
+            // The directory itself is the first to touch the page, and those around it if a guess may claim pages.
+            let range = if announced || self.homes_move() { range } else { PageRange::one(page) };
+            self.begin_at_home(range, effects);
+            effects.push(Effect::Wake(range));
+            return range;
         }
         for other in range.pages() {
             self.set(other, PENDING);
@@ -390,11 +391,19 @@ impl Hlrc {
             self.clear(page, PENDING);
         }
         if home {
-            for page in range.pages() {
-                // Unless a request that the directory sent on was faster, and the page has moved on since.
-                if self.homes[self.geometry.slot(page)] == 0 {
-                    self.claim(page);
+            // Unless a request that the directory sent on was faster, and the page is at home here already or has moved on.
+            let is_new =
+                |this: &Hlrc, page: PageIndex| this.homes[this.geometry.slot(page)] == 0 && !this.is_home(page);
+            let mut next = range.first().0;
+            while next < range.end() {
+                let page = PageIndex(next);
+                let is_new_here = is_new(self, page);
+                let run =
+                    PageRange::around(page, next, range.end()).grow(page, |page| is_new(self, page) == is_new_here);
+                if is_new_here {
+                    self.begin_at_home(run, effects);
                 }
+                next = run.end();
             }
             // The waiting threads check again and find the page at home here.
             return effects.push(Effect::Wake(asked));
@@ -418,6 +427,15 @@ impl Hlrc {
             next = run.end();
         }
         effects.push(Effect::Wake(asked));
+    }
+
+    /// This node is the home of pages that no node has touched, and opens them.
+    fn begin_at_home(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
+        for page in range.pages() {
+            self.claim(page);
+            self.set(page, WRITTEN | READABLE | WRITABLE);
+        }
+        effects.push(Effect::Install { range, access: Access::Write, zero: true });
     }
 
     fn open_copies(&mut self, run: PageRange, content: Content, stamp: u64, effects: &mut Vec<Effect>) {

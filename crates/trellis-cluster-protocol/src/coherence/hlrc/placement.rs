@@ -95,7 +95,7 @@ impl Hlrc {
         let slot = self.geometry.slot(demand);
         if self.is_directory(demand) && [0, requester.0 + 1].contains(&self.homes[slot]) {
             // This is the first node to touch the page. The pages that it did not touch itself may belong to another node.
-            let range = if announced {
+            let range = if announced || self.homes_move() {
                 range.grow(demand, |page| {
                     self.is_directory(page) && !self.is_home(page) && self.homes[self.geometry.slot(page)] == 0
                 })
