@@ -29,6 +29,34 @@ impl Ranges {
         Ranges { geometry, protocols: vec![(protocol, protocol.start(geometry))], chosen: Vec::new() }
     }
 
+    /// The pages of `range`, of one chunk, begin under `protocol`. Nothing has happened in the region yet.
+    ///
+    /// # Errors
+    ///
+    /// The region would have too many protocols.
+    pub fn begin(&mut self, range: PageRange, protocol: Protocol) -> Result<(), CannotChange> {
+        let to = self.place_of(protocol)?;
+        let first = self.slot(range.first());
+        self.chosen[first..first + range.count() as usize].fill(to);
+        Ok(())
+    }
+
+    /// The index of `protocol`, which pages are about to get.
+    fn place_of(&mut self, protocol: Protocol) -> Result<u8, CannotChange> {
+        let to = match self.protocols.iter().position(|(known, _)| *known == protocol) {
+            Some(place) => place,
+            None if self.protocols.len() == PROTOCOLS_MAX => return Err(CannotChange),
+            None => {
+                self.protocols.push((protocol, protocol.start(self.geometry)));
+                self.protocols.len() - 1
+            }
+        };
+        if self.chosen.is_empty() {
+            self.chosen = vec![0; self.geometry.slots()];
+        }
+        Ok(to as u8)
+    }
+
     /// The protocol of `page`.
     pub fn protocol(&self, page: PageIndex) -> Protocol {
         self.protocols[self.place(page)].0
@@ -178,17 +206,8 @@ impl Coherence for Ranges {
     }
 
     fn change(&mut self, range: PageRange, protocol: Protocol) -> Result<(), CannotChange> {
-        let to = match self.protocols.iter().position(|(known, _)| *known == protocol) {
-            Some(place) => place,
-            None if self.protocols.len() == PROTOCOLS_MAX => return Err(CannotChange),
-            None => {
-                self.protocols.push((protocol, protocol.start(self.geometry)));
-                self.protocols.len() - 1
-            }
-        };
-        if self.chosen.is_empty() {
-            self.chosen = vec![0; self.geometry.slots()];
-        }
+        let chosen = self.place_of(protocol)?;
+        let to = usize::from(chosen);
         for page in range.pages() {
             let from = self.place(page);
             if from == to {
@@ -203,7 +222,7 @@ impl Coherence for Ranges {
                 self.protocols[to].1.adopt(page);
             }
             let slot = self.slot(page);
-            self.chosen[slot] = to as u8;
+            self.chosen[slot] = chosen;
         }
         Ok(())
     }

@@ -65,20 +65,21 @@ impl Shard {
     pub(super) fn new(config: &Config, pages: u32, shard: u32, marks: bool) -> Shard {
         let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
         let geometry = geometry(config, pages, shard, marks);
-        let mut this = Shard {
-            node: node::Shard::new(Ranges::new(config.coherence, geometry), geometry, NodeId(config.manager as u16)),
-            waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
-            asked: [nobody; ASKED_PLACES as usize],
-            is_timed: is_timed(config.coherence),
-        };
+        let mut ranges = Ranges::new(config.coherence, geometry);
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
             let end = (range.end / config.page_bytes) as u32;
             for run in runs(first..end).filter(|run| shard_number(run.first()) == shard) {
-                this.node.change(run, range.protocol).expect("the region's protocols were counted");
-                this.note_protocol(range.protocol);
+                ranges.begin(run, range.protocol).expect("the region's protocols were counted");
             }
         }
+        let mut this = Shard {
+            node: node::Shard::new(ranges, geometry, NodeId(config.manager as u16)),
+            waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
+            asked: [nobody; ASKED_PLACES as usize],
+            is_timed: is_timed(config.coherence),
+        };
+        config.coherence_ranges.iter().for_each(|range| this.note_protocol(range.protocol));
         this
     }
 
