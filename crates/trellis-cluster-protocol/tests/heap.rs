@@ -6,7 +6,7 @@ mod heap_nodes;
 use heap_nodes::{Call, Nodes, PAGE_BYTES};
 use trellis_base::Random;
 use trellis_cluster_protocol::NodeId;
-use trellis_cluster_protocol::heap::{Answer, Debt, Input, Request, Separation};
+use trellis_cluster_protocol::heap::{Answer, Debt, Input, Request, Separation, Zone};
 
 const NODES: u16 = 3;
 const HEAP_PAGES: u32 = 4096;
@@ -30,7 +30,7 @@ fn a_call_knows_whom_it_waits_for() {
             nodes.deliver(0);
         }
     };
-    let request = Request { bytes: 100, align: 16, home: NodeId(1), separation: Separation::Never };
+    let request = Request { bytes: 100, align: 16, home: NodeId(1), separation: Separation::Never, zone: Zone::Lower };
     nodes.call(1, 7, Call::Allocate(request));
     assert_eq!(nodes.heaps[1].debt(7), Some(Debt::Directory), "only the directory hands pages out");
     deliver_all(&mut nodes);
@@ -55,7 +55,7 @@ fn random_calls_in_any_order_agree_with_a_model() {
     let steps = if cfg!(debug_assertions) { 200_000 } else { 10_000_000 };
     let named = Seed(seed);
     let mut run = RandomRun {
-        nodes: Nodes::new(NODES, HEAP_PAGES),
+        nodes: Nodes::in_zones(NODES, HEAP_PAGES, HEAP_PAGES / 2),
         random: Random::new(seed),
         blocks: Vec::new(),
         calls: 0,
@@ -111,7 +111,8 @@ impl RandomRun {
             1..=30 => Separation::WhileFew,
             _ => Separation::Never,
         };
-        let request = Request { bytes, align, home, separation };
+        let zone = if self.random.once_in(3) { Zone::Upper } else { Zone::Lower };
+        let request = Request { bytes, align, home, separation, zone };
         let waiter = self.number();
         self.nodes.call(node, waiter, Call::Allocate(request));
     }
@@ -139,7 +140,11 @@ impl RandomRun {
     fn take_ended(&mut self) {
         for (node, _, call, answer) in std::mem::take(&mut self.nodes.ended) {
             match (call, answer) {
-                (Call::Allocate(_), Answer::Block(block)) => self.blocks.push(block.offset),
+                (Call::Allocate(request), Answer::Block(block)) => {
+                    let is_above = block.offset >= u64::from(3 + HEAP_PAGES / 2) * PAGE_BYTES;
+                    assert_eq!(is_above, request.zone == Zone::Upper);
+                    self.blocks.push(block.offset);
+                }
                 (Call::Allocate(_), Answer::NoRoom { .. }) => {
                     self.without_room += 1;
                     (0..4).for_each(|_| self.free(node));
@@ -202,8 +207,13 @@ impl RandomRun {
         for node in 0..NODES {
             // Empty spans go back where there is no room.
             let more_than_all = u64::from(HEAP_PAGES + 1) * PAGE_BYTES;
-            let request =
-                Request { bytes: more_than_all, align: 8, home: NodeId(node), separation: Separation::Always };
+            let request = Request {
+                bytes: more_than_all,
+                align: 8,
+                home: NodeId(node),
+                separation: Separation::Always,
+                zone: Zone::Lower,
+            };
             assert!(matches!(self.call(node, Call::Allocate(request)), Answer::NoRoom { .. }));
             let now = self.nodes.heaps[usize::from(node)].statistics();
             assert_eq!((now.blocks, now.block_bytes, now.spans, now.span_bytes), (0, 0, 0, 0), "node {node}");
@@ -224,7 +234,13 @@ const PAGES: u32 = 5;
 #[test]
 fn a_span_that_comes_too_late_goes_back() {
     let mut nodes = Nodes::new(2, PAGES);
-    let request = Request { bytes: 2 * PAGE_BYTES, align: 16, home: NodeId(1), separation: Separation::Always };
+    let request = Request {
+        bytes: 2 * PAGE_BYTES,
+        align: 16,
+        home: NodeId(1),
+        separation: Separation::Always,
+        zone: Zone::Lower,
+    };
     nodes.call(1, 7, Call::Allocate(request));
     nodes.step(1, Input::Abandon(7));
     while !nodes.network.is_empty() {
@@ -237,7 +253,7 @@ fn a_span_that_comes_too_late_goes_back() {
 #[test]
 fn a_block_that_another_node_had_says_so_and_a_new_one_is_fresh() {
     let mut nodes = Nodes::new(2, PAGES);
-    let request = Request { bytes: 100, align: 16, home: NodeId(1), separation: Separation::Never };
+    let request = Request { bytes: 100, align: 16, home: NodeId(1), separation: Separation::Never, zone: Zone::Lower };
     let mut waiter = 0;
     let mut call = |nodes: &mut Nodes, node: u16, call: Call| {
         waiter += 1;

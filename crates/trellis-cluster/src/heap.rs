@@ -7,10 +7,10 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use trellis_cluster_protocol::heap::{ALIGN_BYTES_MIN, Block, Separation};
+use trellis_cluster_protocol::heap::{ALIGN_BYTES_MIN, Block, Separation, Zone};
 
 use crate::cluster::{Cluster, Region, WaitError};
-use crate::config::Config;
+use crate::config::{CoherenceRange, Config};
 use crate::runtime::{AllocationRequest, Node};
 
 /// The size of a line of a processor's cache.
@@ -84,6 +84,7 @@ pub struct HeapStatistics {
 #[derive(Clone, Copy)]
 pub struct Heap<'a> {
     node: &'a Node,
+    zone: Zone,
 }
 
 impl Cluster {
@@ -103,7 +104,7 @@ impl Cluster {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn heap(&self) -> Heap<'_> {
-        Heap { node: self.region().node }
+        Heap { node: self.region().node, zone: Zone::Lower }
     }
 }
 
@@ -120,6 +121,27 @@ impl Config {
     pub(crate) fn heap_start(&self) -> usize {
         let heap_bytes = self.heap_bytes.unwrap_or(self.region_bytes / 2).min(self.region_bytes);
         (self.region_bytes - heap_bytes).next_multiple_of(self.page_bytes)
+    }
+
+    /// The offset from which the pages of the heap are under release consistency while those before are not; the end of
+    /// the region if it has no such part.
+    pub(crate) fn heap_border(&self) -> usize {
+        let is_border = |range: &&CoherenceRange| {
+            range.end == self.region_bytes
+                && range.first > self.heap_start()
+                && range.protocol.is_release_consistent()
+                && !self.coherence.is_release_consistent()
+        };
+        self.coherence_ranges.iter().find(is_border).map_or(self.region_bytes, |range| range.first)
+    }
+}
+
+impl<'a> Heap<'a> {
+    /// Where `coherence_ranges` puts the end of the heap under `hlrc` and the rest is under another protocol: allocates
+    /// there, and not in the rest. Otherwise there is no difference.
+    pub fn under_release_consistency(self) -> Heap<'a> {
+        let has_part = self.node.config.heap_border() < self.node.config.region_bytes;
+        Heap { zone: if has_part { Zone::Upper } else { Zone::Lower }, ..self }
     }
 }
 
@@ -235,7 +257,8 @@ impl Heap<'_> {
             Padding::PerPageWhileFew => Separation::WhileFew,
             Padding::PerPage => Separation::Always,
         };
-        let request = AllocationRequest { bytes: layout.size() as u64, align: layout.align() as u64, home, separation };
+        let (bytes, align, zone) = (layout.size() as u64, layout.align() as u64, self.zone);
+        let request = AllocationRequest { bytes, align, home, separation, zone };
         let block = self.node.heap_allocate(request)?;
         let address = self.node.region.base().wrapping_add(block.offset as usize);
         assert_eq!(address.addr() % layout.align(), 0, "the heap keeps alignments");

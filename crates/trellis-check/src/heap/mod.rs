@@ -27,7 +27,7 @@ use memory::{Memory, Place, UNIT_BYTES, Units};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{
     Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Separation, Step, StepOutcome,
-    Waiter,
+    Waiter, Zone,
 };
 
 /// The node that keeps the directory.
@@ -309,6 +309,7 @@ impl World {
                 me: NodeId(me),
                 directory: NodeId(DIRECTORY),
                 first_page: FIRST_PAGE,
+                border_page: FIRST_PAGE + PAGES,
                 end_page: FIRST_PAGE + PAGES,
                 page_bytes: PAGE_BYTES as u32,
                 base_pages: 0x1_0000,
@@ -354,7 +355,7 @@ impl World {
                     0 => (SMALL_BYTES, Separation::Never),
                     _ => (pages * PAGE_BYTES, Separation::Always),
                 };
-                Call::allocate(Request { bytes, align: 8, home: NodeId(node), separation }, waiter)
+                Call::allocate(Request { bytes, align: 8, home: NodeId(node), separation, zone: Zone::Lower }, waiter)
             }
             Act::Free(block) => {
                 let Place::At(offset) = self.memory.places[block] else {
@@ -514,6 +515,7 @@ impl World {
             align: 8,
             home: NodeId(node),
             separation: Separation::Always,
+            zone: Zone::Lower,
         };
         const WAITER: Waiter = Waiter::MAX;
         let mut call = Call::allocate(request, WAITER);

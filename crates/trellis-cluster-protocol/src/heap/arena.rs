@@ -1,6 +1,6 @@
 //! The memory that one node hands out: its spans, sorted into pools.
 //!
-//! A pool is given by a size class and the home of the pages. A span belongs to one pool of one node, so blocks of two
+//! A pool is given by a size class, a zone and the home of the pages. A span belongs to one pool of one node, so blocks of two
 //! nodes never share a page. The first blocks of a pool may have pages of their own: a program that was not written for
 //! several nodes allocates at one what it then uses at another, and what different nodes write must not share a page.
 //! When there are more than [`SEPARATE_MAX`], the rest shares pages, because memory and messages would be wasted.
@@ -10,7 +10,7 @@
 //! than one empty span of its own accord.
 
 use super::span::{Blocks, Past};
-use super::{Block, Geometry, Request, Run, Separation, Statistics, size_classes};
+use super::{Block, Geometry, Request, Run, Separation, Statistics, Zone, size_classes};
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -42,7 +42,6 @@ pub(super) struct Arena {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Span {
     pages: u32,
-    home: NodeId,
     kind: Kind,
 }
 
@@ -50,13 +49,14 @@ struct Span {
 enum Kind {
     /// One block.
     Whole,
-    /// Blocks of one size.
-    Cut(Blocks),
+    /// Blocks of one pool.
+    Cut(Key, Blocks),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
     home: NodeId,
+    zone: Zone,
     class: u8,
     /// Its blocks have pages of their own.
     is_separate: bool,
@@ -136,24 +136,18 @@ impl Arena {
         self.statistics.spans += 1;
         self.statistics.span_bytes += self.geometry.bytes_of(run);
         let key = self.key_of(request);
-        let room = key.map(|key| (key.class, self.geometry.bytes_of(run), key.is_separate));
-        let kind = room.map_or(Kind::Whole, |(class, bytes, is_separate)| {
-            let page_bytes = is_separate.then_some(self.geometry.page_bytes);
-            Kind::Cut(Blocks::new(class, bytes, page_bytes, is_fresh))
-        });
-        let count = match &kind {
-            Kind::Whole => 1,
-            Kind::Cut(blocks) => blocks.count(),
-        };
-        self.spans.insert(run.first, Span { pages: run.pages, home: request.home, kind });
+        let bytes = self.geometry.bytes_of(run);
         let Some(key) = key else {
-            let bytes = self.geometry.bytes_of(run);
+            self.spans.insert(run.first, Span { pages: run.pages, kind: Kind::Whole });
             self.statistics.took(bytes);
             return Block { offset: self.geometry.offset_of(run.first), bytes, is_fresh, is_foreign: !is_fresh };
         };
+        let page_bytes = key.is_separate.then_some(self.geometry.page_bytes);
+        let blocks = Blocks::new(key.class, bytes, page_bytes, is_fresh);
         let pool = self.pools.entry(key).or_default();
         pool.spans += 1;
-        pool.blocks += count;
+        pool.blocks += blocks.count();
+        self.spans.insert(run.first, Span { pages: run.pages, kind: Kind::Cut(key, blocks) });
         pool.open.insert(run.first);
         self.take_from(run.first)
     }
@@ -169,7 +163,7 @@ impl Arena {
         let within = offset - self.geometry.offset_of(first);
         match &span.kind {
             Kind::Whole => (within == 0).then(|| u64::from(span.pages) * u64::from(self.geometry.page_bytes)),
-            Kind::Cut(blocks) => blocks.find(within).map(|_| u64::from(blocks.size())),
+            Kind::Cut(_, blocks) => blocks.find(within).map(|_| u64::from(blocks.size())),
         }
     }
 
@@ -178,18 +172,17 @@ impl Arena {
         let bytes = self.measure(offset)?;
         self.statistics.gave_back(bytes, by_other);
         let (first, span) = self.span_at(offset)?;
-        let Kind::Cut(_) = &span.kind else {
+        let Kind::Cut(..) = &span.kind else {
             let run = self.remove(first);
             return Some(if by_other { Freed::Whole(run) } else { self.spare(run) });
         };
         let within = offset - self.geometry.offset_of(first);
         let span = self.spans.get_mut(&first).expect("it was found above");
-        let Kind::Cut(blocks) = &mut span.kind else { unreachable!("it is cut into blocks") };
+        let Kind::Cut(key, blocks) = &mut span.kind else { unreachable!("it is cut into blocks") };
         let index = blocks.find(within).expect("it was measured above");
         blocks.give_back(index, by_other);
         let is_empty = blocks.live() == 0;
-        let key = Key { home: span.home, class: blocks.class, is_separate: blocks.is_separate() };
-        let pool = self.pools.get_mut(&key).expect("each span is in its pool");
+        let pool = self.pools.get_mut(key).expect("each span is in its pool");
         pool.open.insert(first);
         if !is_empty || pool.open.len() == 1 {
             return Some(Freed::Kept);
@@ -200,7 +193,7 @@ impl Arena {
 
     /// Makes every empty span surplus and returns their first pages.
     pub(super) fn trim(&mut self) -> Vec<u32> {
-        let is_empty = |span: &Span| matches!(&span.kind, Kind::Cut(blocks) if blocks.live() == 0);
+        let is_empty = |span: &Span| matches!(&span.kind, Kind::Cut(_, blocks) if blocks.live() == 0);
         let empty: Vec<u32> = self.spans.iter().filter(|(_, span)| is_empty(span)).map(|(&first, _)| first).collect();
         for &first in &empty {
             let run = self.remove(first);
@@ -227,17 +220,17 @@ impl Arena {
     fn key_of(&self, request: &Request) -> Option<Key> {
         let is_cut = request.separation != Separation::Always && request.align <= u64::from(self.geometry.page_bytes);
         let class = is_cut.then(|| size_classes::class_of(request.bytes, request.align)).flatten()?;
-        Some(Key { home: request.home, class, is_separate: request.separation == Separation::WhileFew })
+        let is_separate = request.separation == Separation::WhileFew;
+        Some(Key { home: request.home, zone: request.zone, class, is_separate })
     }
 
     fn take_from(&mut self, first: u32) -> Block {
         let span = self.spans.get_mut(&first).expect("an open span is here");
-        let Kind::Cut(blocks) = &mut span.kind else { unreachable!("a pool's spans are cut into blocks") };
+        let Kind::Cut(key, blocks) = &mut span.kind else { unreachable!("a pool's spans are cut into blocks") };
         let (index, Past { is_fresh, is_foreign }) = blocks.take().expect("an open span has a free block");
         let bytes = u64::from(blocks.size());
         if blocks.is_full() {
-            let key = Key { home: span.home, class: blocks.class, is_separate: blocks.is_separate() };
-            self.pools.get_mut(&key).expect("each span is in its pool").open.remove(&first);
+            self.pools.get_mut(key).expect("each span is in its pool").open.remove(&first);
         }
         self.statistics.took(bytes);
         let offset = self.geometry.offset_of(first) + blocks.place(index);
@@ -254,10 +247,9 @@ impl Arena {
     fn remove(&mut self, first: u32) -> Run {
         let span = self.spans.remove(&first).expect("a span that is here");
         let run = Run { first, pages: span.pages };
-        if let Kind::Cut(blocks) = &span.kind {
+        if let Kind::Cut(key, blocks) = &span.kind {
             debug_assert_eq!(blocks.live(), 0);
-            let key = Key { home: span.home, class: blocks.class, is_separate: blocks.is_separate() };
-            let pool = self.pools.get_mut(&key).expect("each span is in its pool");
+            let pool = self.pools.get_mut(key).expect("each span is in its pool");
             pool.open.remove(&first);
             pool.spans -= 1;
             pool.blocks -= blocks.count();

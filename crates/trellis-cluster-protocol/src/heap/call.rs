@@ -178,6 +178,7 @@ impl Call {
 mod tests {
     use super::super::{Geometry, Message, Outcome, Separation};
     use super::*;
+    use crate::heap::Zone;
     use crate::page::NodeId;
 
     const DIRECTORY: NodeId = NodeId(0);
@@ -185,13 +186,19 @@ mod tests {
     const BYTES: u64 = 100_000;
 
     fn heap_of(me: NodeId, pages: u32) -> Heap {
-        let geometry =
-            Geometry { me, directory: DIRECTORY, first_page: 0, end_page: pages, page_bytes: 4096, base_pages: 0 };
-        Heap::new(geometry)
+        Heap::new(Geometry {
+            me,
+            directory: DIRECTORY,
+            first_page: 0,
+            border_page: pages,
+            end_page: pages,
+            page_bytes: 4096,
+            base_pages: 0,
+        })
     }
 
     fn request(bytes: u64) -> Request {
-        Request { bytes, align: 8, home: DIRECTORY, separation: Separation::Always }
+        Request { bytes, align: 8, home: DIRECTORY, separation: Separation::Always, zone: Zone::Lower }
     }
 
     /// Carries a call out at the node of the directory. Returns its steps but the inputs' details, and its answer.

@@ -29,6 +29,8 @@ use crate::page::NodeId;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
+
 use arena::{Arena, Freed};
 use directory::Directory;
 
@@ -56,6 +58,8 @@ pub struct Geometry {
     pub directory: NodeId,
     /// The first page that may be handed out.
     pub first_page: u32,
+    /// The first page of the upper zone; `end_page` if there is none.
+    pub border_page: u32,
     /// One past the last page that may be handed out.
     pub end_page: u32,
     /// Bytes of a page, a power of two.
@@ -65,6 +69,18 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// The pages of a zone.
+    fn zone(&self, zone: Zone) -> Range<u32> {
+        match zone {
+            Zone::Lower => self.first_page..self.border_page,
+            Zone::Upper => self.border_page..self.end_page,
+        }
+    }
+
+    fn zone_of(&self, page: u32) -> Zone {
+        if page < self.border_page { Zone::Lower } else { Zone::Upper }
+    }
+
     fn page_of(&self, offset: u64) -> u32 {
         (offset / u64::from(self.page_bytes)) as u32
     }
@@ -78,6 +94,16 @@ impl Geometry {
     }
 }
 
+/// A part of the heap. The pages of the two may be under different protocols, so a block is of one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Zone {
+    /// Up to [`Geometry::border_page`].
+    #[default]
+    Lower,
+    /// From there on.
+    Upper,
+}
+
 /// What the program wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
@@ -89,6 +115,8 @@ pub struct Request {
     pub home: NodeId,
     /// Whether the block shares its pages with other blocks.
     pub separation: Separation,
+    /// The part of the heap.
+    pub zone: Zone,
 }
 
 /// Whether a block shares its pages with other blocks of its node.
@@ -202,6 +230,8 @@ pub enum Message {
         pages: u32,
         /// The power of two of their alignment, in pages.
         align_shift: u8,
+        /// The part of the heap.
+        zone: Zone,
     },
     /// From the directory: these are yours.
     Grant {
@@ -330,11 +360,11 @@ pub struct Heap {
 impl Heap {
     /// The heap of a node that has handed out nothing yet.
     pub fn new(geometry: Geometry) -> Heap {
-        let Geometry { me, directory, first_page, end_page, base_pages, .. } = geometry;
+        let Geometry { me, directory, first_page, end_page, .. } = geometry;
         Heap {
             geometry,
             arena: Arena::new(geometry),
-            directory: (me == directory).then(|| Directory::new(first_page, end_page, base_pages)),
+            directory: (me == directory).then(|| Directory::new(geometry)),
             calls: BTreeMap::new(),
             surplus: Vec::new(),
             owners: vec![None; REMEMBERED.min(end_page.saturating_sub(first_page) as usize).max(1)],
@@ -405,12 +435,13 @@ impl Heap {
 
     fn ask_for_span(&mut self, request: Request, pages: u32, waiter: Waiter, effects: &mut Vec<Effect>) {
         let align_pages = (request.align / u64::from(self.geometry.page_bytes)).max(1);
-        let heap_pages = self.geometry.end_page - self.geometry.first_page;
-        if pages > heap_pages || align_pages > u64::from(u32::MAX) {
-            return self.no_room(request, pages, heap_pages.min(pages - 1), waiter, effects);
+        let zone_pages = self.geometry.zone(request.zone).len() as u32;
+        if pages > zone_pages || align_pages > u64::from(u32::MAX) {
+            return self.no_room(request, pages, zone_pages.min(pages - 1), waiter, effects);
         }
         self.calls.insert(waiter, Waits::Span { request, pages });
-        let message = Message::Request { waiter, pages, align_shift: align_pages.trailing_zeros() as u8 };
+        let (align_shift, zone) = (align_pages.trailing_zeros() as u8, request.zone);
+        let message = Message::Request { waiter, pages, align_shift, zone };
         self.post(self.geometry.directory, message, effects);
     }
 
@@ -451,12 +482,12 @@ impl Heap {
 
     fn receive(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
-            Message::Request { waiter, pages, align_shift } => {
+            Message::Request { waiter, pages, align_shift, zone } => {
                 let Some(directory) = &mut self.directory else {
                     return effects
                         .push(Effect::Violation(from, "a request for pages to a node without the directory"));
                 };
-                let message = match directory.grant(from, pages, 1 << align_shift) {
+                let message = match directory.grant(from, zone, pages, 1 << align_shift) {
                     Ok((run, is_fresh)) => Message::Grant { waiter, run, is_fresh },
                     Err(longest) => Message::NoRoom { waiter, longest },
                 };

@@ -57,11 +57,6 @@ impl Blocks {
         self.count
     }
 
-    /// Whether each block has pages of its own.
-    pub(super) fn is_separate(&self) -> bool {
-        self.page_bytes.is_some()
-    }
-
     /// Where a block begins, in bytes from the start of the span. Blocks with pages of their own begin at different
     /// places of these: the caches of processors have little room for lines that begin at the same place of different
     /// pages.

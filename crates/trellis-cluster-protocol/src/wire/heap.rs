@@ -1,18 +1,20 @@
 //! Encodes messages about the shared heap as fields of a header.
 
 use super::{Fields, Limits, Malformed, kind};
-use crate::heap::{Message, Operation, Outcome, Run};
+use crate::heap::{Message, Operation, Outcome, Run, Zone};
 use crate::page::NodeId;
 
 const FRESH: u8 = 1;
 const ROUTED: u8 = 1;
+const UPPER: u8 = 1;
 
 impl Fields {
     pub(super) fn put_heap(&mut self, message: &Message) {
         match *message {
-            Message::Request { waiter, pages, align_shift } => {
+            Message::Request { waiter, pages, align_shift, zone } => {
                 self.put_object(kind::HEAP_REQUEST, u64::from(align_shift), waiter);
                 self.detail = pages;
+                self.flags = if zone == Zone::Upper { UPPER } else { 0 };
             }
             Message::Grant { waiter, run, is_fresh } => {
                 self.put_object(kind::HEAP_GRANT, u64::from(run.first), waiter);
@@ -60,7 +62,8 @@ impl Fields {
                 if pages == 0 || pages > limits.pages {
                     return Err(Malformed::Pages);
                 }
-                Message::Request { waiter, pages, align_shift }
+                let zone = if self.heap_flag()? { Zone::Upper } else { Zone::Lower };
+                Message::Request { waiter, pages, align_shift, zone }
             }
             kind::HEAP_GRANT => Message::Grant { waiter, run: self.heap_run(limits)?, is_fresh: self.heap_flag()? },
             kind::HEAP_NO_ROOM => Message::NoRoom { waiter, longest: self.detail },

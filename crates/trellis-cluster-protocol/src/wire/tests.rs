@@ -112,7 +112,7 @@ fn every_message_of_the_heap() -> [heap::Message; 11] {
     let (waiter, requester) = (u32::MAX, NodeId(4));
     let ask = |operation, is_routed| Message::Ask { offset: 4_095_999, operation, requester, waiter, is_routed };
     [
-        Message::Request { waiter, pages: 1000, align_shift: 31 },
+        Message::Request { waiter, pages: 1000, align_shift: 31, zone: heap::Zone::Upper },
         Message::Grant { waiter, run, is_fresh: false },
         Message::Grant { waiter, run, is_fresh: true },
         Message::NoRoom { waiter, longest: u32::MAX },

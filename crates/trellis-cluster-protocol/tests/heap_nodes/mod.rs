@@ -79,11 +79,17 @@ pub(crate) enum Call {
 impl Nodes {
     /// The first node keeps the directory; the heap has `pages` pages, and the region has some more before them.
     pub(crate) fn new(nodes: u16, pages: u32) -> Nodes {
+        Nodes::in_zones(nodes, pages, pages)
+    }
+
+    /// The same, with so many pages in the lower zone.
+    pub(crate) fn in_zones(nodes: u16, pages: u32, lower_pages: u32) -> Nodes {
         let heap = |me| {
             Heap::new(Geometry {
                 me: NodeId(me),
                 directory: NodeId(0),
                 first_page: 3,
+                border_page: 3 + lower_pages,
                 end_page: 3 + pages,
                 page_bytes: PAGE_BYTES as u32,
                 base_pages: 0x1_0000,

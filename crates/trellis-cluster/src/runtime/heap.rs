@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use trellis_cluster_protocol::heap::{
     Answer, Block, Call, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Separation,
-    Statistics, Step, StepOutcome,
+    Statistics, Step, StepOutcome, Zone,
 };
 use trellis_cluster_protocol::{NodeId, heap, wire};
 
@@ -46,6 +46,7 @@ pub(crate) struct AllocationRequest {
     pub(crate) align: u64,
     pub(crate) home: Home,
     pub(crate) separation: Separation,
+    pub(crate) zone: Zone,
 }
 
 impl SharedHeap {
@@ -54,6 +55,7 @@ impl SharedHeap {
             me: NodeId(config.node as u16),
             directory: NodeId(config.manager as u16),
             first_page: (config.heap_start() / config.page_bytes) as u32,
+            border_page: (config.heap_border() / config.page_bytes) as u32,
             end_page: (config.region_bytes / config.page_bytes) as u32,
             page_bytes: config.page_bytes as u32,
             base_pages: (config.base_address / config.page_bytes) as u64,
@@ -160,7 +162,8 @@ impl Node {
             Home::Node(node) => NodeId(node as u16),
             Home::Here | Home::Interleaved | Home::Unspecified => self.me,
         };
-        Ok(Request { bytes: wanted.bytes, align: wanted.align, home, separation: wanted.separation })
+        let AllocationRequest { bytes, align, separation, zone, .. } = wanted;
+        Ok(Request { bytes, align, home, separation, zone })
     }
 
     /// Gives the pages of a new span their home, before they are touched.
