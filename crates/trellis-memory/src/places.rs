@@ -63,9 +63,14 @@ impl Places {
         })
     }
 
+    /// Whether a page is one of those from the base on, and not of a piece.
+    pub(crate) fn is_in_whole(&self, page: usize) -> bool {
+        page >= self.first_at_base
+    }
+
     /// The address of a page.
     pub(crate) fn address_of(&self, page: usize) -> usize {
-        if page >= self.first_at_base {
+        if self.is_in_whole(page) {
             return self.base + (page << self.page_shift);
         }
         let (first, piece) = self.piece_of(page);

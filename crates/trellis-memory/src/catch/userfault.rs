@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::pages::PageSet;
@@ -39,6 +39,8 @@ pub(super) struct Userfault {
     page_shift: u32,
     faults: Uffd,
     marks: Option<Marks>,
+    /// The pieces of the view are mapped, so faults there are caught.
+    has_pieces: AtomicBool,
 }
 
 /// What marks need in addition to the first userfaultfd.
@@ -67,14 +69,19 @@ impl Userfault {
         faults
             .register(view.start, view.bytes)
             .map_err(|error| format!("UFFDIO_REGISTER of the region failed ({error}); run `trellis doctor`"))?;
-        Ok(Userfault { places, page_shift: page_bytes.trailing_zeros(), faults, marks })
+        let has_pieces = AtomicBool::new(places.pieces().next().is_none());
+        Ok(Userfault { places, page_shift: page_bytes.trailing_zeros(), faults, marks, has_pieces })
     }
 
     /// Catches faults in a part of the application view that was mapped just now.
     pub(super) fn watch(&self, span: Span) -> Result<(), Refusal> {
         let refused =
             |error: io::Error| Refusal { operation: REGISTER, errno: error.raw_os_error().unwrap_or(libc::EIO) };
-        self.faults.register(span.start, span.bytes).map_err(refused)
+        self.has_pieces.store(true, Ordering::SeqCst);
+        let Some(marks) = &self.marks else { return self.faults.register(span.start, span.bytes).map_err(refused) };
+        self.parts(marks, span, &mut |part, marked| {
+            self.of(marks, marked).register(part.start, part.bytes).map_err(refused)
+        })
     }
 
     /// The userfaultfd that every region has.
@@ -240,6 +247,16 @@ impl Userfault {
     /// Until then an access waits, or is a fault that is reported although its page is held.
     fn switch(&self, marks: &Marks, span: Span, to_marks: bool) -> Result<(), Refusal> {
         let (first, end) = self.pages(span);
+        if !self.has_pieces.load(Ordering::SeqCst) && !self.places.is_in_whole(first) {
+            // Something else is mapped there: the piece begins with this userfaultfd.
+            marks.marked.set(first, end, to_marks);
+            let pages = end - first;
+            match to_marks {
+                true => marks.count.fetch_add(pages, Ordering::SeqCst),
+                false => marks.count.fetch_sub(pages, Ordering::SeqCst),
+            };
+            return Ok(());
+        }
         let (from, to) = (self.of(marks, !to_marks), self.of(marks, to_marks));
         let os_error =
             |operation| move |error: io::Error| Refusal { operation, errno: error.raw_os_error().unwrap_or(libc::EIO) };
