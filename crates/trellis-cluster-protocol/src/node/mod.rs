@@ -39,7 +39,9 @@ use marks::Marks;
 pub use open_pages::STORED_IN_A_ROW;
 pub use page_change::{Next, PageChange, change_run, thaw};
 pub use range_locks::{GivenBack, LockStep, LockedRange, RangeLockCall, RangeLocks, give_back_all, locked};
-pub use releases::{Publisher, Releases, apply, enters, hear, leaves, look_for_stores, publish, published, with_token};
+pub use releases::{
+    Publisher, Releases, apply, drop_copies, enters, hear, leaves, look_for_stores, publish, published, with_token,
+};
 pub use shard::{Order, Shard};
 pub use step::{Carrier, Parts, looks, runs_on, step, take, take_due};
 pub use take_over::{TakeOver, Taking};

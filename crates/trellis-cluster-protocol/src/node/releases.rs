@@ -141,6 +141,20 @@ pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Noti
         .try_for_each(|Notice { range, stamp }| take(&mut parts.hold_of(range.first()), Input::Notice { range, stamp }))
 }
 
+/// Drops every copy, whether or not it is older than what was released to this node: a program that lacks synchronisation
+/// fails more often then. `chunks` is room for the pages that may have copies. Where the kernel makes no marks, nothing is
+/// dropped.
+pub fn drop_copies<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
+    for number in 0..parts.shards() {
+        chunks.clear();
+        chunks.extend(parts.hold(number).shard().watched());
+        for &range in chunks.iter() {
+            take(&mut parts.hold(number), Input::Notice { range, stamp: u64::MAX })?;
+        }
+    }
+    Ok(())
+}
+
 /// Learns what is attached to a message that releases something ([`Message::releases`]). It is used now, or after what it
 /// depends on; earlier messages may have waited for what was learnt.
 pub fn hear<P: Publisher>(parts: &mut P, from: NodeId, message: Message, attached: &[u8]) -> Outcome<P> {

@@ -81,6 +81,16 @@ choices! {
 }
 
 choices! {
+    /// Which copies an acquire drops under `hlrc`, unless this node is their home.
+    AcquireDrops {
+        /// Those that notices name.
+        Noticed = "noticed",
+        /// All: a program that lacks synchronisation fails more often, and runs slowly.
+        All = "all",
+    }
+}
+
+choices! {
     /// How messages travel between nodes.
     LinkKind {
         /// The best for each pair of nodes: shared memory on one host, otherwise tcp.

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::choices::{Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
+use super::choices::{AcquireDrops, Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 use super::values::{self, Raw};
 use super::{Config, NODES_MAX, leased, ranges};
 
@@ -281,6 +281,16 @@ pub const KEYS: &[Key] = &[
         meaning: "How stores to copies are noticed under hlrc: by marks that the kernel makes (Linux 6.7) or by faults.",
         apply: |config, raw| {
             config.write_detection = values::choice(raw, WriteDetection::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "acquire_drops",
+        default: "noticed",
+        accepted: "noticed, all",
+        meaning: "Which copies under hlrc an acquire drops: those that notices name, or all, which finds programs that lack synchronisation; all needs marks.",
+        apply: |config, raw| {
+            config.acquire_drops = values::choice(raw, AcquireDrops::WORDS)?;
             Ok(())
         },
     },

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use choices::{Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
+pub use choices::{AcquireDrops, Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 #[cfg(not(feature = "remote"))]
 pub use no_prefix::HostPrefix;
@@ -109,6 +109,8 @@ pub struct Config {
     pub pin: Pin,
     /// How stores to copies are noticed under `hlrc`.
     pub write_detection: WriteDetection,
+    /// Which copies an acquire drops under `hlrc`.
+    pub acquire_drops: AcquireDrops,
     /// How messages travel between nodes.
     pub link: LinkKind,
     /// The provider of libfabric that the link `fabric` uses. `None` leaves the choice to libfabric.
@@ -176,6 +178,7 @@ impl Default for Config {
             cache_bytes_max: 256 << 20,
             pin: Pin::None,
             write_detection: WriteDetection::Auto,
+            acquire_drops: AcquireDrops::Noticed,
             link: LinkKind::Auto,
             fabric_provider: None,
             link_faults: None,

@@ -45,6 +45,8 @@ pub(super) struct Consistency {
     applying: Ordered<()>,
     /// One bit per shard that may have pages whose stores are noticed by marks; the others need not be looked at.
     watching: AtomicU32,
+    /// Every acquire drops all copies.
+    drops_all: bool,
 }
 
 impl Consistency {
@@ -55,6 +57,7 @@ impl Consistency {
         pages: u32,
         is_ordered: bool,
         is_used: bool,
+        drops_all: bool,
     ) -> Consistency {
         Consistency {
             is_used: AtomicBool::new(is_used),
@@ -63,6 +66,7 @@ impl Consistency {
             turn: Ordered::new(Rank::Program, Vec::new()),
             applying: Ordered::new(Rank::Program, ()),
             watching: AtomicU32::new(0),
+            drops_all,
         }
     }
 
@@ -136,6 +140,9 @@ impl Node {
         }
         let _inside = self.inside(self.recent());
         let _applying = lock(&self.consistency.applying);
+        if self.consistency.drops_all {
+            let Ok(()) = node::drop_copies(&mut self.carrier(), &mut Vec::new());
+        }
         let refreshing = lock(&self.consistency.state).refresh();
         let Some(notices) = refreshing else { return };
         let started = self.now();

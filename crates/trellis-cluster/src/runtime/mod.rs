@@ -45,7 +45,7 @@ use trellis_memory::{Detection, Region as MappedRegion};
 use trellis_transport::{Link, Payload, SendError};
 
 use crate::cluster::WaitError;
-use crate::config::{Config, Reserve, Security, Start, WriteDetection};
+use crate::config::{AcquireDrops, Config, Reserve, Security, Start, WriteDetection};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
 use crate::named::Handles;
 use crate::names::Names;
@@ -254,6 +254,7 @@ impl Node {
                 pages,
                 link.is_ordered(),
                 config.has_release_consistency(),
+                config.acquire_drops == AcquireDrops::All,
             ),
             breakdown: breakdown::Breakdown::default(),
             bodies: sink::Bodies::new(),
