@@ -134,7 +134,8 @@ pub(crate) struct Object {
     /// The distance from an address in the file to the same place in memory.
     pub(crate) base: usize,
     pub(crate) headers: &'static [libc::Elf64_Phdr],
-    /// The name of the file, without its folder.
+    /// The file, and its name without the folder.
+    pub(crate) path: String,
     name: String,
     pub(crate) is_program: bool,
     /// Its variables are those of a process, not of the program.
@@ -154,20 +155,21 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, o
     let (info, objects) = unsafe { (&*info, &mut *objects.cast::<Vec<Object>>()) };
     // SAFETY: the loader gives the address and the number of the headers, which stay as long as the object.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let name = if info.dlpi_name.is_null() {
+    let path = if info.dlpi_name.is_null() {
         ""
     } else {
         // SAFETY: the loader's names end with a NUL.
         unsafe { CStr::from_ptr(info.dlpi_name) }.to_str().unwrap_or("?")
     };
-    let name = name.rsplit('/').next().unwrap_or(name).to_owned();
+    let name = path.rsplit('/').next().unwrap_or(path).to_owned();
     // The kernel's own object may differ between hosts, and programs have no pointers into it.
     if name.starts_with("linux-vdso") || name.starts_with("linux-gate") {
         return 0;
     }
     let is_program = objects.is_empty();
     let is_of_process = !is_program && OF_THE_PROCESS.iter().any(|own| name.starts_with(own));
-    objects.push(Object { base: info.dlpi_addr as usize, headers, name, is_program, is_of_process });
+    let path = path.to_owned();
+    objects.push(Object { base: info.dlpi_addr as usize, headers, path, name, is_program, is_of_process });
     0
 }
 

@@ -107,6 +107,59 @@ fn memory_is_sequentially_consistent() {
     is_right("memory_is_sequentially_consistent", "stress.c", "stress: right, 0 missed\n");
 }
 
+/// Runs a program on so many nodes with these options.
+fn with_options(nodes: usize, program: &Path, options: &[&str]) -> Ended {
+    let folder = Folder::new();
+    let mut command = command(&["threads", "-n", &nodes.to_string(), "--timeout", "50s"]);
+    command.args(options).arg(program).current_dir(folder.path()).stdin(Stdio::null());
+    Run::start(command).finish()
+}
+
+#[test]
+fn a_program_without_races_may_have_release_consistency() {
+    let test = "a_program_without_races_may_have_release_consistency";
+    if !works(test) {
+        return;
+    }
+    let program = built("no_races.cpp");
+    const NONE: &[&str] = &["--races", "none"];
+    const DROPS_ALL: &[&str] = &["--races", "none", "--set", "acquire_drops=all"];
+    const WITH_RULES: &[&str] = &["--races", "none", "--sequential", "cel*,heap<1KiB"];
+    for (nodes, options) in [(1, NONE), (2, NONE), (3, NONE), (2, DROPS_ALL), (2, WITH_RULES)] {
+        let ended = with_options(nodes, &program, options);
+        let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+        assert_eq!(result, (Some(0), "no races: all right\n", ""), "{options:?} on {nodes} nodes");
+    }
+    let ended = with_options(2, &program, &["--races", "auto"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "no races: all right\n"), "{ended:?}");
+    assert!(ended.stderr.contains("--races auto: no atomic instruction was found"), "{ended:?}");
+    let Some(program) = built_with_openmp(test, "gcc", "openmp.c", "-O2") else { return };
+    for (nodes, options) in [(2, NONE), (3, DROPS_ALL)] {
+        let ended = with_options(nodes, &program, options);
+        let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+        assert_eq!(result, (Some(0), "openmp: all right\n", ""), "{options:?} on {nodes} nodes");
+    }
+}
+
+#[test]
+fn a_program_with_atomic_instructions_stays_sequentially_consistent() {
+    if !works("a_program_with_atomic_instructions_stays_sequentially_consistent") {
+        return;
+    }
+    let program = built("stress.c");
+    let ended = with_options(2, &program, &["--races", "auto"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "stress: right, 0 missed\n"), "{ended:?}");
+    let says = "--races auto: all memory is sequentially consistent, because ";
+    assert!(ended.stderr.contains(says) && ended.stderr.contains("orders threads by `"), "{ended:?}");
+    for (options, sentence) in [
+        (&["--sequential", "x"][..], "without --races none or auto"),
+        (&["--races", "none", "--sequential", "heap<much"], "has no size"),
+    ] {
+        let ended = with_options(2, &program, options);
+        assert!(ended.code == Some(2) && ended.stderr.contains(sentence), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_library_of_the_program_is_part_of_it() {
     if !works("a_library_of_the_program_is_part_of_it") {

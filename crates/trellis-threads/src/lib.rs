@@ -30,6 +30,7 @@ mod mutexes;
 mod once;
 mod openmp;
 mod processors;
+mod relaxed;
 mod runtime;
 mod semaphores;
 mod start;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::context::{aside, is_of_program};
 use crate::memory::{PAGE, is_in_region};
+use crate::relaxed::{self, Zone};
 use crate::runtime;
 
 /// How many bytes of each mapping that this node made are still in use.
@@ -47,7 +48,7 @@ pub(crate) unsafe fn map(
         return refused(libc::EINVAL);
     }
     let block = if !is_fixed {
-        let block = runtime::allocate(bytes, PAGE, true);
+        let block = relaxed::allocate(Zone::OfProgram, bytes, PAGE, true);
         if block == 0 {
             return refused(libc::ENOMEM);
         }
@@ -128,7 +129,7 @@ pub(crate) unsafe fn remap(
         return refused(libc::ENOMEM);
     }
     let new_bytes = new_bytes.next_multiple_of(PAGE);
-    let block = runtime::allocate(new_bytes, PAGE, true);
+    let block = relaxed::allocate(Zone::OfProgram, new_bytes, PAGE, true);
     if block == 0 {
         return refused(libc::ENOMEM);
     }

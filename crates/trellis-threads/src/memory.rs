@@ -9,6 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::context::{self, aside, is_of_program};
+use crate::relaxed::{self, Zone};
 use crate::table::reals;
 use crate::{early, runtime};
 
@@ -41,17 +42,17 @@ fn or_no_memory(block: usize) -> *mut c_void {
 }
 
 /// Memory for who calls: for a thread of the program, or for a library that is being initialised. `None` if the C library is
-/// to give it.
+/// to give it. If there is no size, as that of an array may be, there is no memory.
 pub(crate) fn of_program(bytes: Option<usize>, alignment: usize, zeroed: bool) -> Option<*mut c_void> {
+    given(Zone::OfProgram, bytes, alignment, zeroed)
+}
+
+/// The same, in a zone.
+pub(crate) fn given(zone: Zone, bytes: Option<usize>, alignment: usize, zeroed: bool) -> Option<*mut c_void> {
     if early::is_loading() {
         return Some(bytes.map_or(null_mut(), |bytes| early::allocate(bytes, alignment)));
     }
-    is_of_program().then(|| allocate(bytes, alignment, zeroed))
-}
-
-/// Memory for a thread of the program; none if the size is none, as that of an array may be.
-pub(crate) fn allocate(bytes: Option<usize>, alignment: usize, zeroed: bool) -> *mut c_void {
-    or_no_memory(bytes.map_or(0, |bytes| runtime::allocate(bytes, alignment, zeroed)))
+    is_of_program().then(|| or_no_memory(bytes.map_or(0, |bytes| relaxed::allocate(zone, bytes, alignment, zeroed))))
 }
 
 /// # Safety
@@ -98,13 +99,27 @@ pub(crate) unsafe fn realloc(
     block: *mut c_void,
     bytes: usize,
 ) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { realloc_in(Zone::OfProgram, real, block, bytes) }
+}
+
+/// The same; a block that is new lies in a zone.
+///
+/// # Safety
+/// As realloc(3).
+pub(crate) unsafe fn realloc_in(
+    zone: Zone,
+    real: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    block: *mut c_void,
+    bytes: usize,
+) -> *mut c_void {
     let in_region = is_in_region(block as usize);
     if !in_region && !is_of_program() && !early::is_loading() && !early::has(block as usize) {
         // SAFETY: as the caller promises.
         return unsafe { real(block, bytes) };
     }
     type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
-    let new_block = |bytes: usize| match of_program(Some(bytes), ALIGNMENT, false) {
+    let new_block = |bytes: usize| match given(zone, Some(bytes), ALIGNMENT, false) {
         Some(block) => block,
         // SAFETY: the C library's function, which has this type.
         None => unsafe { std::mem::transmute::<*mut c_void, Malloc>(reals::malloc.address())(bytes) },

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use trellis_interpose::Real;
 
 use crate::context::is_of_program;
-use crate::runtime;
+use crate::{relaxed, runtime};
 
 /// The value of a `pthread_once_t` whose function was called, as in glibc.
 const DONE: c_int = 2;
@@ -62,6 +62,7 @@ unsafe fn once(control: *mut c_int, function: Option<extern "C-unwind" fn()>) ->
             function();
             std::mem::forget(unlocks);
         }
+        relaxed::release_to_all();
         word.store(DONE, Ordering::Release);
     }
     runtime::once_unlock(control as usize);
@@ -102,6 +103,7 @@ pub(crate) unsafe fn guard_acquire(guard: *mut c_void) -> c_int {
 /// # Safety
 /// As __cxa_guard_release of the C++ ABI.
 pub(crate) unsafe fn guard_release(guard: *mut c_void) {
+    relaxed::release_to_all();
     // SAFETY: the caller's guard.
     unsafe { is_initialised(guard) }.store(1, Ordering::Release);
     runtime::once_unlock(guard as usize);

@@ -30,10 +30,16 @@ pub(crate) struct Begin {
     /// The variables of the program and its libraries: pairs of an address and the address behind it.
     pub(crate) images: usize,
     pub(crate) image_count: usize,
+    /// The functions with which libraries of the process allocate, and those that they are to use where some of the memory
+    /// is relaxed: pairs of addresses.
+    pub(crate) strict: usize,
+    pub(crate) strict_count: usize,
+    /// The least size of a block that is relaxed; the largest number if no memory is.
+    pub(crate) relaxed_bytes_min: usize,
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 2;
+pub(crate) const VERSION: usize = 3;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -76,7 +82,7 @@ macro_rules! functions {
 functions! {
     begin: "trellis_threads_begin" = fn(begin: *mut Begin);
     stop_with: "trellis_threads_stop" = fn(why: *const u8, bytes: usize);
-    allocate: "trellis_threads_allocate" = fn(bytes: usize, alignment: usize, zeroed: bool) -> usize;
+    allocate: "trellis_threads_allocate" = fn(bytes: usize, alignment: usize, zeroed: bool, relaxed: bool) -> usize;
     free: "trellis_threads_free" = fn(block: usize);
     usable: "trellis_threads_usable" = fn(block: usize) -> usize;
     order: "trellis_threads_order" = fn(node: usize);
@@ -105,6 +111,7 @@ functions! {
     arrive: "trellis_threads_arrive" = fn(number: u32, home: usize, participants: u32, limit_ns: u64) -> bool;
     word_add: "trellis_threads_word_add" = fn(number: u32, home: usize, value: u64) -> u64;
     word_clear: "trellis_threads_word_clear" = fn(number: u32, home: usize);
+    fence: "trellis_threads_fence" = fn();
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }

@@ -18,7 +18,7 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{early, keys, memory, openmp, streams, system_calls, threads};
+use crate::{early, keys, memory, openmp, relaxed, streams, system_calls, threads};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -105,6 +105,7 @@ pub(crate) unsafe fn start_main(
     if let Err(why) = runtime::open() {
         refuse(&why);
     }
+    let strict = relaxed::strict_functions();
     let mut begin = Begin {
         version: runtime::VERSION,
         control_bytes: size_of::<Control>(),
@@ -112,6 +113,8 @@ pub(crate) unsafe fn start_main(
         room_bytes: ROOM_BYTES,
         early: early::START,
         early_bytes: if has_early { early::BYTES } else { 0 },
+        strict: strict.as_ptr() as usize,
+        strict_count: strict.len(),
         ..Begin::default()
     };
     let low = LowNumbers::taken();
@@ -121,6 +124,7 @@ pub(crate) unsafe fn start_main(
     NODES.store(begin.nodes, Ordering::Relaxed);
     control::begin(begin.control);
     memory::begin(begin.base, begin.bytes);
+    relaxed::begin(&begin);
     context::begin(begin.rooms, begin.room_bytes);
     block_signals();
     system_calls::begin(begin.images, begin.image_count);
@@ -202,14 +206,14 @@ unsafe fn moved(list: *mut *mut c_char, is_kept: impl Fn(&[u8]) -> bool) -> *mut
         while !(*at).is_null() {
             let text = CStr::from_ptr(*at);
             if is_kept(text.to_bytes()) {
-                let copy = runtime::allocate(text.count_bytes() + 1, 1, false) as *mut c_char;
+                let copy = runtime::allocate(text.count_bytes() + 1, 1, false, false) as *mut c_char;
                 copy.copy_from_nonoverlapping(text.as_ptr(), text.count_bytes() + 1);
                 kept.push(copy);
             }
             at = at.wrapping_add(1);
         }
         kept.push(null_mut());
-        let place = runtime::allocate(kept.len() * size_of::<*mut c_char>(), 16, false) as *mut *mut c_char;
+        let place = runtime::allocate(kept.len() * size_of::<*mut c_char>(), 16, false, false) as *mut *mut c_char;
         place.copy_from_nonoverlapping(kept.as_ptr(), kept.len());
         place
     }

@@ -5,6 +5,9 @@
 //! among the program's variables says (System V ABI, AMD64 supplement, 5.2, "Function Addresses"). These variables are in
 //! the region, and the libraries of the process have threads that must not wait for a page of it.
 //!
+//! Where some memory of the program is relaxed, these libraries must also allocate in another way: they keep streams in the
+//! heap, with locks that are atomic instructions.
+//!
 //! Promises: the libraries of the process call functions without the program's entries. Must be called while the
 //! process has one thread, before the program's variables are in the region.
 
@@ -15,11 +18,15 @@ use crate::layout::{DT_JMPREL, DT_PLTRELSZ, DynamicSection, Object, objects};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Puts the addresses of functions in the place of those of the program's entries.
-pub(super) fn bind_libraries() -> io::Result<()> {
+/// Puts the addresses of functions in the place of those of the program's entries, and for each of these `others`, pairs of
+/// addresses, the second one in the place of the first.
+pub(super) fn bind_libraries(others: &[[usize; 2]]) -> io::Result<()> {
     let objects = objects();
-    let functions: BTreeMap<usize, usize> =
-        objects.iter().filter(|object| object.is_program).flat_map(entries).collect();
+    let others: BTreeMap<usize, usize> = others.iter().map(|[from, to]| (*from, *to)).collect();
+    let entries = objects.iter().filter(|object| object.is_program).flat_map(entries);
+    let mut functions: BTreeMap<usize, usize> =
+        entries.map(|(entry, function)| (entry, *others.get(&function).unwrap_or(&function))).collect();
+    functions.extend(others);
     if functions.is_empty() {
         return Ok(());
     }

@@ -7,23 +7,31 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use trellis::{HeapError, Home, Padding};
+use trellis::{Heap, HeapError, Home, Padding};
 
 use super::{cluster, stop};
 
-/// Memory for `malloc` and its family; 0 if there is none. With `zeroed`, all of it is zero.
+/// Memory for `malloc` and its family; 0 if there is none. With `zeroed`, all of it is zero. With `relaxed`, it may lie
+/// where memory is under release consistency.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_threads_allocate(bytes: usize, alignment: usize, zeroed: bool) -> usize {
+pub extern "C" fn trellis_threads_allocate(bytes: usize, alignment: usize, zeroed: bool, relaxed: bool) -> usize {
     let Ok(layout) = Layout::from_size_align(bytes.max(1), alignment.max(16)) else { return 0 };
     let heap = cluster().heap();
+    if relaxed && let Some(block) = allocate(heap.under_release_consistency(), layout, zeroed) {
+        return block;
+    }
+    allocate(heap, layout, zeroed).unwrap_or(0)
+}
+
+fn allocate(heap: Heap<'_>, layout: Layout, zeroed: bool) -> Option<usize> {
     let block = match zeroed {
         true => heap.allocate_layout_zeroed(layout, Home::Unspecified, Padding::PerPageWhileFew),
         false => heap.allocate_layout(layout, Home::Unspecified, Padding::PerPageWhileFew),
     };
     match block {
-        Ok(block) => block.as_ptr() as usize,
+        Ok(block) => Some(block.as_ptr() as usize),
         Err(HeapError::Wait(error)) => stop(error),
-        Err(_) => 0,
+        Err(_) => None,
     }
 }
 

@@ -15,6 +15,7 @@
 mod bindings;
 pub mod end;
 pub mod memory;
+mod relaxed;
 pub mod start;
 pub mod synchronisation;
 pub mod teams;

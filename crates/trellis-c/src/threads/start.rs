@@ -10,6 +10,7 @@ use trellis::launch::EXIT_CONFIGURATION;
 use trellis::memory::{Catcher, Piece, probe};
 use trellis::{Cluster, JoinError};
 
+use super::relaxed::{self, Rules};
 use super::{PROGRAM, Program, bindings, cluster, patiently, stop};
 use crate::addresses::OWN_NUMBERS;
 use crate::layout::Layout;
@@ -41,10 +42,16 @@ pub struct Begin {
     /// how many.
     images: usize,
     image_count: usize,
+    /// The functions with which libraries of the process allocate, and those that they are to use where some of the memory
+    /// is relaxed: pairs of addresses, which the caller sets.
+    strict: usize,
+    strict_count: usize,
+    /// The least size of a block that is relaxed; the largest number if no memory is.
+    relaxed_bytes_min: usize,
 }
 
-const VERSION: usize = 2;
-const PAGE_BYTES: usize = 4096;
+const VERSION: usize = 3;
+pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;
 /// Room for the list of the program's objects.
@@ -76,7 +83,10 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
              CAP_SYS_PTRACE, or after `sysctl -w vm.unprivileged_userfaultfd=1`",
         );
     }
-    if let Err(error) = bindings::bind_libraries() {
+    let rules = Rules::of_environment().unwrap_or_else(|error| refuse(&error));
+    // SAFETY: the caller's pairs.
+    let strict = unsafe { std::slice::from_raw_parts(begin.strict as *const [usize; 2], begin.strict_count) };
+    if let Err(error) = bindings::bind_libraries(if rules.is_some() { strict } else { &[] }) {
         refuse(&format!("the functions of libraries cannot be bound: {error}"));
     }
     let mut layout = Layout::of_this_process();
@@ -90,7 +100,8 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let control_at = objects_at + OBJECTS_BYTES_MAX;
     let stacks_at = (control_at + begin.control_bytes).next_multiple_of(begin.slot_bytes);
     let heap_at = stacks_at + begin.slots * begin.slot_bytes;
-    let config = configuration(heap_at).unwrap_or_else(|error| refuse(&error.to_string()));
+    let variables = rules.as_ref().map(|rules| offsets(&rules.variables(), &layout.images));
+    let config = configuration(heap_at, variables.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
     let joined = match Cluster::join_in_pieces(config, &pieces) {
         Ok(joined) => joined,
         Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
@@ -110,12 +121,14 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     begin.stacks = base + stacks_at;
     let images: Vec<[usize; 2]> = layout.images.iter().map(|pages| [pages.start, pages.end]).collect();
     begin.image_count = images.len();
+    begin.relaxed_bytes_min = rules.map_or(usize::MAX, |rules| rules.bytes_min);
     // They are asked for as long as the process lives.
     begin.images = images.leak().as_ptr() as usize;
 }
 
 /// The configuration, with the defaults of these programs for keys that are not set.
-fn configuration(heap_at: usize) -> Result<Config, ConfigError> {
+/// `relaxed` are the parts of the region with variables under release consistency; `None` if no memory is.
+fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Config, ConfigError> {
     let mut sources = Sources::new().process_environment();
     let said = sources.clone().load()?.places;
     for (key, value) in DEFAULTS {
@@ -128,10 +141,33 @@ fn configuration(heap_at: usize) -> Result<Config, ConfigError> {
         refuse("trellis threads needs the catcher `handler`, with which stacks can be shared; leave the key catch out");
     }
     if read.has_release_consistency() {
-        refuse("trellis threads needs a protocol that is sequentially consistent; leave the key coherence out");
+        refuse(
+            "trellis threads needs protocols that are sequentially consistent; leave the keys coherence and coherence_ranges \
+             out, and say --races none if the program is free of data races",
+        );
     }
     let region_bytes = read.region_bytes;
-    sources.set_by_program(format!("heap_bytes={}", region_bytes.saturating_sub(heap_at))).load()
+    let mut sources = sources.set_by_program(format!("heap_bytes={}", region_bytes.saturating_sub(heap_at)));
+    if let Some(relaxed) = relaxed {
+        let ranges = relaxed::coherence_ranges(relaxed, heap_at, region_bytes);
+        if !ranges.is_empty() && !said.contains_key("home") {
+            sources = sources.set_by_program("home=migrating".to_owned());
+        }
+        sources = sources.set_by_program(format!("coherence_ranges={ranges}"));
+    }
+    sources.load()
+}
+
+/// The places in the region of memory of the program that lies in these images, one behind the other.
+fn offsets(memory: &[Range<usize>], images: &[Range<usize>]) -> Vec<Range<usize>> {
+    let (mut offsets, mut start) = (Vec::new(), 0);
+    for image in images {
+        let inside = memory.iter().map(|part| part.start.max(image.start)..part.end.min(image.end));
+        let place = |address: usize| start + address - image.start;
+        offsets.extend(inside.filter(|part| !part.is_empty()).map(|part| place(part.start)..place(part.end)));
+        start += image.len();
+    }
+    offsets
 }
 
 /// Compares the objects of this process with those of node 0.

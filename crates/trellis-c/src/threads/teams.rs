@@ -12,6 +12,8 @@ use crate::addresses::OWN_NUMBERS;
 
 /// The first number of these objects; those of [`super::end`] are below.
 const TEAM_NUMBERS: u64 = OWN_NUMBERS + 0x1000_0000;
+/// The word of [`trellis_threads_fence`].
+const FENCE: u32 = 0x100;
 /// No limit.
 const FOREVER: u64 = u64::MAX;
 
@@ -53,6 +55,12 @@ pub extern "C" fn trellis_threads_word_add(number: u32, home: usize, value: u64)
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_word_clear(number: u32, home: usize) {
     patiently("a word of a team", || cluster().atomic(number_at(number, home)).store(0));
+}
+
+/// Orders what the program's threads did at this node before what those do that call this later, at any node.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_fence() {
+    trellis_threads_word_add(FENCE, 0, 0);
 }
 
 /// Gives a permit.

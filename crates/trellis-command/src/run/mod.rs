@@ -14,6 +14,7 @@ mod joining;
 mod memory;
 mod output;
 mod preload;
+mod races;
 pub(crate) mod requests;
 mod review;
 mod signals;

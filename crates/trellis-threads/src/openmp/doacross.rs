@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::team::{self, wait_until};
 use super::{Place, this_thread};
-use crate::runtime;
+use crate::{relaxed, runtime};
 
 /// One of the loops: its first value, the distance between two, and the number of its iterations.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ pub(super) fn shared_memory(bytes: usize) -> *mut c_void {
     let before = thread.shared_memory.get();
     let memory = match thread.is_single() {
         true => {
-            let memory = runtime::allocate(bytes.max(1), 64, true) as *mut c_void;
+            let memory = runtime::allocate(bytes.max(1), 64, true, false) as *mut c_void;
             team::set_copied(thread, memory);
             team::barrier();
             memory
@@ -131,6 +131,7 @@ pub(super) fn post(values: impl Iterator<Item = i64>) {
     // SAFETY: made by `begin`, for this thread.
     let Some(doacross) = (unsafe { this_thread().doacross.get().as_ref() }) else { return };
     if let Some((word, mark)) = doacross.place(values) {
+        relaxed::release();
         match doacross.marks {
             Marks::Last => word.store(mark, Ordering::Release),
             Marks::Each => _ = word.fetch_or(mark, Ordering::Release),
@@ -147,5 +148,6 @@ pub(super) fn wait(values: impl Iterator<Item = i64>) {
             Marks::Last => word.load(Ordering::Acquire) >= mark,
             Marks::Each => word.load(Ordering::Acquire) & mark != 0,
         });
+        relaxed::acquire();
     }
 }

@@ -14,7 +14,7 @@ use super::tasks::{self, Dependence, TaskWork};
 use super::team;
 use super::{Thread, WAY_OUT, this_thread};
 use crate::context::own_slot;
-use crate::runtime;
+use crate::{relaxed, runtime};
 
 /// A function for a region: it gets the addresses of two numbers of the thread, and the arguments of the region.
 type TaskFunction = extern "C-unwind" fn(c_int, *mut KmpTask) -> c_int;
@@ -522,6 +522,7 @@ exports! {
     }
     fn __kmpc_flush(_place: usize) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        relaxed::release();
     }
     fn __kmpc_copyprivate(_place: usize, _thread: c_int, _bytes: usize, data: *mut c_void, copy: CopyFunction, did_it: c_int) {
         let thread = this_thread();

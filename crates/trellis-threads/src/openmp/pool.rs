@@ -22,7 +22,7 @@ use super::tasks::Task;
 use super::team::Team;
 use crate::context::{self, aside};
 use crate::control::{NODES_MAX, control};
-use crate::{runtime, start};
+use crate::{relaxed, runtime, start};
 
 /// The number of the permits that say that there is something in a mailbox.
 const MAIL: u32 = 3;
@@ -263,6 +263,9 @@ fn wait_for_other_nodes(team: &Team) -> Option<Vec<usize>> {
         if unanswered.load(Ordering::Acquire) != 0 {
             std::thread::sleep(Duration::from_nanos(look_ns));
         } else {
+            if HAS_GIVEN.swap(false, Ordering::AcqRel) {
+                relaxed::acquire();
+            }
             answer(team.pool.engaged_by.swap(0, Ordering::AcqRel));
             team.pool.has_come.store(true, Ordering::Relaxed);
             if team.meet_nodes(look_ns) {
@@ -321,12 +324,16 @@ fn receive(team: &Team) -> Option<Vec<usize>> {
 /// Answers the node that gave this one tasks; `node` is one more than its number, and 0 for none.
 fn answer(node: u32) {
     if let Some(node) = node.checked_sub(1) {
+        relaxed::release();
         control().mailboxes[node as usize].unanswered.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// When this node gave tasks to each other node last, in nanoseconds, and how many.
 static GIVEN: [(AtomicU64, AtomicUsize); NODES_MAX] = [const { (AtomicU64::new(0), AtomicUsize::new(0)) }; NODES_MAX];
+
+/// Whether this node has given tasks away since it came to a barrier.
+static HAS_GIVEN: AtomicBool = AtomicBool::new(false);
 
 /// How many tasks a node gets now.
 fn wanted_count(node: usize) -> usize {
@@ -371,6 +378,7 @@ pub(super) fn give_to_node_without_tasks(team: &Team) {
             mailbox.giver.store(me as u32, Ordering::Relaxed);
             mailbox.count.store(tasks.len() as u32, Ordering::Release);
             control().mailboxes[me].unanswered.fetch_add(1, Ordering::AcqRel);
+            HAS_GIVEN.store(true, Ordering::Release);
             runtime::permit(MAIL, node);
         });
         return;

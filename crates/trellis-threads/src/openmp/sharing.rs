@@ -14,7 +14,7 @@ use super::Thread;
 use super::settings::Settings;
 use super::team::{Team, wait_until};
 use crate::context::aside;
-use crate::runtime;
+use crate::{relaxed, runtime};
 
 /// The first number of the words from which nodes draw.
 const DRAWS: u32 = 1 << 16;
@@ -279,6 +279,9 @@ impl Thread {
         let Some(team) = self.team().filter(|team| team.size > 1) else { return };
         let mine = turn(sharing.ordered, sharing.low);
         wait_until(|| team.shared().turn.load(Ordering::Acquire) == mine);
+        if team.nodes > 1 {
+            relaxed::acquire();
+        }
     }
 
     /// The iterations of this thread have gone through it.
@@ -289,6 +292,9 @@ impl Thread {
         } else {
             turn(sharing.ordered, sharing.high)
         };
+        if team.nodes > 1 {
+            relaxed::release();
+        }
         team.shared().turn.store(next, Ordering::Release);
     }
 }

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::team::Team;
 use super::{Thread, llvm, locks, this_thread};
 use crate::context::aside;
-use crate::{runtime, start};
+use crate::{relaxed, runtime, start};
 
 /// A node with so many tasks gives some away while its threads make more; with two, before it does one.
 const GIVES_WHILE_MAKING: usize = 16;
@@ -50,11 +50,13 @@ pub(super) enum TaskWork {
 #[repr(C, align(16))]
 pub(super) struct Task {
     pub(super) work: TaskWork,
-    /// The node that made it, if its block is one of those that are used again.
-    made_at: Option<u32>,
+    /// The node that made it, and whether its block is one of those that are used again.
+    made_at: u32,
+    is_small: bool,
     parent: *mut Task,
-    /// How many of its children are not done.
+    /// How many of its children are not done, and whether one was done at another node.
     children: AtomicU32,
+    is_helped: AtomicBool,
     /// Itself until it is done, its children, and entries of lists of dependences.
     references: AtomicU32,
     /// The group that it belongs to, and the one that its children belong to.
@@ -81,6 +83,7 @@ pub(super) struct Task {
 pub(super) struct Group {
     outer: *mut Group,
     unfinished: AtomicU32,
+    is_helped: AtomicBool,
 }
 
 /// The last tasks of one parent that use an address.
@@ -126,14 +129,14 @@ const BLOCK_BYTES: usize = 512;
 const BLOCKS_MAX: u32 = 256;
 
 /// Room for a task with so many bytes of data.
-fn allocate(thread: &Thread, bytes: usize) -> (*mut Task, Option<u32>) {
+fn allocate(thread: &Thread, bytes: usize) -> (*mut Task, bool) {
     let bytes = size_of::<Task>() + bytes;
     if bytes > BLOCK_BYTES {
-        return (runtime::allocate(bytes, align_of::<Task>(), false) as *mut Task, None);
+        return (runtime::allocate(bytes, align_of::<Task>(), false, false) as *mut Task, false);
     }
     let free = thread.free_blocks.get();
     let block = match free.is_null() {
-        true => runtime::allocate(BLOCK_BYTES, align_of::<Task>(), false),
+        true => runtime::allocate(BLOCK_BYTES, align_of::<Task>(), false, false),
         false => {
             // SAFETY: a block of this thread's list, which nobody else uses.
             thread.free_blocks.set(unsafe { (*free).next });
@@ -141,13 +144,13 @@ fn allocate(thread: &Thread, bytes: usize) -> (*mut Task, Option<u32>) {
             free as usize
         }
     };
-    (block as *mut Task, Some(start::node() as u32))
+    (block as *mut Task, true)
 }
 
 /// The block of a task is not needed any more. Only the node that made it uses it again: neighbours of a block are of one
 /// node.
-fn free(thread: &Thread, block: usize, made_at: Option<u32>) {
-    if made_at != Some(start::node() as u32) || thread.free_count.get() >= BLOCKS_MAX {
+fn free(thread: &Thread, block: usize, is_small: bool, made_at: u32) {
+    if !is_small || made_at != start::node() as u32 || thread.free_count.get() >= BLOCKS_MAX {
         return runtime::free(block);
     }
     let free = block as *mut FreeBlock;
@@ -160,12 +163,14 @@ fn free(thread: &Thread, block: usize, made_at: Option<u32>) {
 fn made(work: TaskWork, bytes: usize, parent: *mut Task, settings: Settings, is_final: bool) -> *mut Task {
     // SAFETY: the parent runs, or is null.
     let group = unsafe { parent.as_ref() }.map_or(null_mut(), |parent| parent.group);
-    let (task, made_at) = allocate(this_thread(), bytes);
+    let (task, is_small) = allocate(this_thread(), bytes);
     let new = Task {
         work,
-        made_at,
+        made_at: start::node() as u32,
+        is_small,
         parent,
         children: AtomicU32::new(0),
+        is_helped: AtomicBool::new(false),
         references: AtomicU32::new(1),
         member_of: group,
         group,
@@ -270,6 +275,7 @@ pub(super) fn await_dependences(thread: &Thread, dependences: &[Dependence]) {
     if !depend(parent, waiter, dependences, false) {
         // SAFETY: made above; those that it waits for refer to it until they are done.
         work_until(thread, || unsafe { (*waiter).missing.load(Ordering::Acquire) == 0 });
+        relaxed::acquire();
     }
     release(waiter);
 }
@@ -350,6 +356,11 @@ fn end(thread: &Thread, task: *mut Task) {
         if let TaskWork::Llvm(sizes) = (*task).work {
             llvm::end_task(sizes, data_of(task, 1));
         }
+        let is_away = (*task).made_at != start::node() as u32;
+        if is_away {
+            // Those who wait for it see it in a word of strict memory.
+            relaxed::release();
+        }
         if (*task).has_dependences {
             for ready in done_for_others(task) {
                 if let Some(team) = thread.team() {
@@ -358,9 +369,11 @@ fn end(thread: &Thread, task: *mut Task) {
             }
         }
         if let Some(group) = group.as_ref() {
+            group.is_helped.fetch_or(is_away, Ordering::Relaxed);
             group.unfinished.fetch_sub(1, Ordering::AcqRel);
         }
         if let Some(above) = parent.as_ref() {
+            above.is_helped.fetch_or(is_away, Ordering::Relaxed);
             above.children.fetch_sub(1, Ordering::AcqRel);
             release(parent);
         }
@@ -381,9 +394,9 @@ fn release(task: *mut Task) {
                 release(used.writer);
             }
         }
-        let made_at = (*task).made_at;
+        let Task { is_small, made_at, .. } = *task;
         task.drop_in_place();
-        free(this_thread(), task as usize, made_at);
+        free(this_thread(), task as usize, is_small, made_at);
     }
 }
 
@@ -492,13 +505,22 @@ pub(super) fn wait_for_children(thread: &Thread) {
     // SAFETY: the task that runs.
     let Some(task) = (unsafe { thread.task.get().as_ref() }) else { return };
     work_until(thread, || task.children.load(Ordering::Acquire) == 0);
+    acquire_from_helpers(&task.is_helped);
+}
+
+/// All tasks that somebody waited for are done.
+fn acquire_from_helpers(is_helped: &AtomicBool) {
+    if is_helped.load(Ordering::Acquire) {
+        is_helped.store(false, Ordering::Relaxed);
+        relaxed::acquire();
+    }
 }
 
 /// The children that the task makes from now on, and theirs, are a group.
 pub(super) fn begin_group(thread: &Thread) {
     // SAFETY: the task that runs.
     if let Some(task) = unsafe { thread.task.get().as_mut() } {
-        let group = Group { outer: task.group, unfinished: AtomicU32::new(0) };
+        let group = Group { outer: task.group, unfinished: AtomicU32::new(0), is_helped: AtomicBool::new(false) };
         task.group = Box::into_raw(Box::new(group));
     }
 }
@@ -510,6 +532,7 @@ pub(super) fn end_group(thread: &Thread) {
         let Some(task) = thread.task.get().as_mut() else { return };
         let group = task.group;
         work_until(thread, || (*group).unfinished.load(Ordering::Acquire) == 0);
+        acquire_from_helpers(&(*group).is_helped);
         task.group = (*group).outer;
         drop(Box::from_raw(group));
     }

@@ -27,6 +27,11 @@ const OF_DEBIAN: [(&str, &[&str]); 2] = [
     ("pigz", &["-p", "2", "-c", "text"]),
     ("povray", &["+Iscene.pov", "+Oscene.ppm", "-D", "-GA", "+W1600", "+H1200", "+A0.05", "+R4", "+WT2", "+FP8"]),
 ];
+/// Programs of `examples/parmacs`, with their arguments: locks and barriers of pthreads, as those of SPLASH use them.
+const OF_PARMACS: [(&str, &[&str]); 4] =
+    [("lu", &["-n", "2048"]), ("fft", &["-m", "22"]), ("radix", &["-n", "33554432"]), ("barnes", &["-n", "65536"])];
+/// The user says that the program has no data races.
+const NO_RACES: &[&str] = &["--races", "none"];
 /// The number of tasks of the program with tasks: two for each Fibonacci number above 22, down from 40.
 const TASKS: f64 = 13_528.0;
 /// The number of parallel regions that do nothing.
@@ -42,21 +47,37 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
     for (name, source, arguments) in PROGRAMS {
         let program = folder.join(name);
         compile(workspace, source, &program)?;
-        let (alone, on_nodes) = in_turns(workspace, &program, arguments, &folder)?;
+        let (alone, on_nodes) = in_turns(workspace, &program, arguments, &[], &folder)?;
         figures.insert(format!("{name}_alone_ms"), (1e3 * alone).into());
         figures.insert(format!("{name}_ratio"), (alone / on_nodes).into());
+        if name == "jacobi_2000" {
+            let (alone, on_nodes) = in_turns(workspace, &program, arguments, NO_RACES, &folder)?;
+            figures.insert("jacobi_2000_no_races_ratio".to_owned(), (alone / on_nodes).into());
+        }
         if name == "tasks" {
             figures.insert("task_us".to_owned(), (1e6 * on_nodes / TASKS).into());
         }
     }
+    let parmacs = folder.join("parmacs");
+    crate::step::run(workspace.command("make").args(["--silent", "-C", "examples/parmacs"]).arg(flags()).arg({
+        let mut out = std::ffi::OsString::from("OUT=");
+        out.push(&parmacs);
+        out
+    }))?;
+    for (name, arguments) in OF_PARMACS {
+        let arguments = [&["-p", "2"], arguments].concat();
+        let (alone, on_nodes) = region_in_turns(workspace, &parmacs.join(name), &arguments, &folder)?;
+        figures.insert(format!("parmacs_{name}_alone_ms"), (1e3 * alone).into());
+        figures.insert(format!("parmacs_{name}_no_races_ratio"), (alone / on_nodes).into());
+    }
     let regions = folder.join("regions");
     compile(workspace, "regions.c", &regions)?;
-    let (_, none) = in_turns(workspace, &regions, &["2", "1"], &folder)?;
-    let (_, many) = in_turns(workspace, &regions, &["2", &REGIONS.to_string()], &folder)?;
+    let (_, none) = in_turns(workspace, &regions, &["2", "1"], &[], &folder)?;
+    let (_, many) = in_turns(workspace, &regions, &["2", &REGIONS.to_string()], &[], &folder)?;
     figures.insert("region_us".to_owned(), (1e6 * (many - none) / REGIONS).into());
     figures.insert("region_messages".to_owned(), (messages(workspace, &regions, &folder)? / REGIONS).into());
     // One thread, which has the other node beside it.
-    let (alone, on_nodes) = in_turns(workspace, &folder.join("integrate"), &["1", "500"], &folder)?;
+    let (alone, on_nodes) = in_turns(workspace, &folder.join("integrate"), &["1", "500"], &[], &folder)?;
     figures.insert("one_thread_ratio".to_owned(), (alone / on_nodes).into());
     // Numbers in words and digits, 256 MiB.
     let line = |number: u64| format!("{} {:x} {}\n", number % 977, number * 2_654_435_761, number * number % 10_007);
@@ -64,7 +85,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
     std::fs::write(folder.join("scene.pov"), matrix_threads::scene())?;
     for (program, arguments) in OF_DEBIAN {
         if programs::find(program).is_some() {
-            let (alone, on_nodes) = in_turns(workspace, Path::new(program), arguments, &folder)?;
+            let (alone, on_nodes) = in_turns(workspace, Path::new(program), arguments, &[], &folder)?;
             figures.insert(format!("{program}_alone_ms"), (1e3 * alone).into());
             figures.insert(format!("{program}_ratio"), (alone / on_nodes).into());
         } else {
@@ -72,7 +93,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
             figures.insert(format!("{program}_left_out"), format!("{program} is not installed").into());
         }
     }
-    let (_, nothing) = in_turns(workspace, Path::new("true"), &[], &folder)?;
+    let (_, nothing) = in_turns(workspace, Path::new("true"), &[], &[], &folder)?;
     figures.insert("start_and_end_ms".to_owned(), (1e3 * nothing).into());
     Ok(Value::Object(figures))
 }
@@ -95,13 +116,16 @@ fn messages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<f64>
 }
 
 /// The least times of a program alone and on two nodes, in seconds.
-fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &Path) -> Result<(f64, f64)> {
+fn in_turns(
+    workspace: &Workspace,
+    program: &Path,
+    arguments: &[&str],
+    options: &[&str],
+    folder: &Path,
+) -> Result<(f64, f64)> {
     let mut least = (f64::INFINITY, f64::INFINITY);
     for _ in 0..TURNS {
-        let mut alone = Command::new(program);
-        alone.args(arguments).current_dir(folder);
-        let mut on_nodes = Command::new(workspace.trellis());
-        on_nodes.args(["threads", "-n", "2"]).arg(program).args(arguments).current_dir(folder);
+        let [mut alone, mut on_nodes] = commands(workspace, program, arguments, options, folder);
         let ((first, expected), (second, printed)) = (timed(&mut alone, folder)?, timed(&mut on_nodes, folder)?);
         if expected != printed {
             bail!("{} prints something else on two nodes", program.display());
@@ -109,6 +133,48 @@ fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &
         least = (least.0.min(first), least.1.min(second));
     }
     Ok(least)
+}
+
+/// The program alone, and on two nodes.
+fn commands(
+    workspace: &Workspace,
+    program: &Path,
+    arguments: &[&str],
+    options: &[&str],
+    folder: &Path,
+) -> [Command; 2] {
+    let mut alone = Command::new(program);
+    let mut on_nodes = Command::new(workspace.trellis());
+    on_nodes.args(["threads", "-n", "2"]).args(options).arg(program);
+    for command in [&mut alone, &mut on_nodes] {
+        command.args(arguments).current_dir(folder);
+    }
+    [alone, on_nodes]
+}
+
+/// Barriers of SPLASH sleep at once; those of these programs look at a word for a while, which is a data race to Trellis.
+fn flags() -> &'static str {
+    "CFLAGS=-std=gnu11 -O3 -DPARMACS_LOOKS_MAX=0"
+}
+
+/// The least times that a program of PARMACS prints, as SPLASH's do, for what comes after its start: alone, and without
+/// races on two nodes.
+fn region_in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &Path) -> Result<(f64, f64)> {
+    let mut least = [f64::INFINITY; 2];
+    for _ in 0..TURNS {
+        for (least, command) in least.iter_mut().zip(commands(workspace, program, arguments, NO_RACES, folder)) {
+            let mut command = command;
+            let (_, printed) = timed(&mut command, folder)?;
+            let printed = String::from_utf8_lossy(&printed);
+            let value = |name: &str| printed.split_whitespace().find_map(|word| word.strip_prefix(name));
+            if value("verified=") != Some("yes") {
+                bail!("{command:?} computes something else: {printed}");
+            }
+            let seconds = value("seconds=").and_then(|seconds| seconds.parse().ok()).context("no time was printed")?;
+            *least = least.min(seconds);
+        }
+    }
+    Ok(least.into())
 }
 
 /// Runs a command; how long it took, in seconds, and what it printed. It prints to a file, so that nobody reads

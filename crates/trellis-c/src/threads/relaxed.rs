@@ -1,0 +1,127 @@
+//! Which memory of a program is relaxed: under release consistency, because the user says that it is free of data races.
+//!
+//! Relaxed are the whole pages inside of large variables of the program and its libraries, and a part of the heap. All
+//! other memory is sequentially consistent, also small variables: these are what threads use as flags and counters.
+//!
+//! Promises: the answer is the same on every node, which has the same files. A variable that a rule names stays
+//! sequentially consistent. Without symbols, all variables do.
+
+use std::ops::Range;
+use std::path::Path;
+
+use object::{Object as _, ObjectSymbol as _, SymbolKind};
+
+use super::start::PAGE_BYTES;
+use crate::layout::{Object, objects};
+
+/// Set by `trellis threads --races none`: the least size of relaxed blocks of the heap, and patterns for the names of
+/// variables that are not relaxed, all separated by commas.
+const VARIABLE: &str = "TRELLIS_THREADS_RELAXED";
+/// A variable of this size is large.
+const LARGE_BYTES: u64 = 64 << 10;
+/// The most variables that are relaxed; the largest ones.
+const VARIABLES_MAX: usize = 1024;
+const PROTOCOL: &str = "hlrc(adaptive)";
+/// The part of the heap that is relaxed begins at a multiple of this.
+const BORDER_BYTES: usize = 2 << 20;
+
+/// What the user says.
+pub(super) struct Rules {
+    /// The least size of relaxed blocks of the heap.
+    pub(super) bytes_min: usize,
+    sequential: Vec<String>,
+}
+
+impl Rules {
+    /// `None` if no memory is relaxed.
+    pub(super) fn of_environment() -> Result<Option<Rules>, String> {
+        let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
+        let mut items = text.split(',');
+        let bytes_min = items.next().and_then(|bytes| bytes.parse().ok());
+        let bytes_min = bytes_min.ok_or_else(|| format!("{VARIABLE}={text} does not begin with a number of bytes"))?;
+        Ok(Some(Rules { bytes_min, sequential: items.map(str::to_owned).collect() }))
+    }
+
+    /// The pages of large variables, as addresses; ascending, without overlaps.
+    pub(super) fn variables(&self) -> Vec<Range<usize>> {
+        let all = objects();
+        let mut found: Vec<Range<usize>> =
+            all.iter().filter(|object| !object.is_of_process).flat_map(|object| self.variables_of(object)).collect();
+        found.sort_by_key(|range| std::cmp::Reverse(range.len()));
+        found.truncate(VARIABLES_MAX);
+        found.sort_by_key(|range| range.start);
+        // The same memory may have several names.
+        found.dedup_by(|next, before| {
+            let is_same = next.start < before.end;
+            before.end = before.end.max(if is_same { next.end } else { before.end });
+            is_same
+        });
+        found
+    }
+
+    fn variables_of(&self, object: &Object) -> Vec<Range<usize>> {
+        let path = if object.is_program { Path::new("/proc/self/exe") } else { Path::new(&object.path) };
+        let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
+        let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
+        let pages = |address: u64, size: u64| {
+            let start = object.base + address as usize;
+            start.next_multiple_of(PAGE_BYTES)..(start + size as usize) & !(PAGE_BYTES - 1)
+        };
+        let is_large = |symbol: &object::Symbol<'_, '_>| {
+            symbol.kind() == SymbolKind::Data
+                && symbol.is_definition()
+                && symbol.size() >= LARGE_BYTES
+                && !self.sequential.iter().any(|pattern| matches(pattern, symbol.name().unwrap_or_default()))
+        };
+        let symbols = file.symbols().chain(file.dynamic_symbols());
+        symbols.filter(is_large).map(|symbol| pages(symbol.address(), symbol.size())).collect()
+    }
+}
+
+/// The protocols of the region's parts, as the key `coherence_ranges` has them. The heap begins at `heap_at`.
+pub(super) fn coherence_ranges(relaxed: &[Range<usize>], heap_at: usize, region_bytes: usize) -> String {
+    let border = (heap_at + region_bytes.saturating_sub(heap_at) / 2).next_multiple_of(BORDER_BYTES);
+    let heap = (border < region_bytes).then_some(border..region_bytes);
+    let texts = relaxed.iter().cloned().chain(heap).map(|part| format!("{}-{}={PROTOCOL}", part.start, part.end));
+    texts.collect::<Vec<_>>().join(",")
+}
+
+/// Whether a name is one that a pattern means, in which a star stands for any letters.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, rest)) => name
+            .strip_prefix(before)
+            .is_some_and(|name| (0..=name.len()).any(|at| name.is_char_boundary(at) && matches(rest, &name[at..]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_letters() {
+        for (pattern, name, expected) in [
+            ("u", "u", true),
+            ("u", "uv", false),
+            ("flag_*", "flag_", true),
+            ("flag_*", "flag_done", true),
+            ("*_lock*", "queue_lock_2", true),
+            ("*_lock*", "queue", false),
+            ("", "u", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_upper_half_of_the_heap_is_relaxed() {
+        let text = coherence_ranges(&[0x1000..0x5000, 0x9000..0xa000], 1 << 30, 64 << 30);
+        let border: usize = ((1usize << 30) + (63usize << 29)).next_multiple_of(BORDER_BYTES);
+        assert_eq!(
+            text,
+            format!("4096-20480=hlrc(adaptive),36864-40960=hlrc(adaptive),{border}-{}=hlrc(adaptive)", 64usize << 30)
+        );
+    }
+}

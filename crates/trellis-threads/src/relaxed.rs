@@ -1,0 +1,114 @@
+//! Relaxed memory: what the user says is free of data races, and is under release consistency (`--races none`).
+//!
+//! Large variables of the program and the blocks that it allocates are relaxed. Everything else is strict, which means
+//! sequentially consistent: stacks, thread-local variables, small variables, and what Trellis and libraries of the process
+//! keep in the heap, such as streams, whose locks are atomic instructions of the C library.
+//!
+//! What a thread has stored to relaxed memory is certain to be seen by another one only after a call that orders them:
+//! of a lock, a condition, a barrier. Where this library itself orders threads by strict memory alone, they call
+//! [`release`] and [`acquire`].
+//!
+//! Promises: without relaxed memory all this costs one load. Must never put a word into relaxed memory that threads of
+//! several nodes change with atomic instructions.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::memory::{self, ALIGNMENT};
+use crate::runtime::{self, Begin};
+use crate::table::reals;
+use crate::{start, threads};
+
+/// Where a block lies.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Zone {
+    /// Relaxed, if it is large enough.
+    OfProgram,
+    Strict,
+}
+
+/// The least size of a relaxed block; `usize::MAX` where no memory is relaxed.
+static BYTES_MIN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
+type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+
+/// The functions that libraries of the process get in the place of those that allocate for the program.
+pub(crate) fn strict_functions() -> &'static [[usize; 2]] {
+    let pairs = [
+        [libc::malloc as Malloc as usize, malloc as Malloc as usize],
+        [libc::calloc as Calloc as usize, calloc as Calloc as usize],
+        [libc::realloc as Realloc as usize, realloc as Realloc as usize],
+    ];
+    Vec::from(pairs).leak()
+}
+
+pub(crate) fn begin(begin: &Begin) {
+    if start::nodes() > 1 {
+        BYTES_MIN.store(begin.relaxed_bytes_min, Ordering::Release);
+    }
+}
+
+fn is_used() -> bool {
+    BYTES_MIN.load(Ordering::Acquire) != usize::MAX
+}
+
+/// Memory for a thread of the program; 0 if there is none.
+pub(crate) fn allocate(zone: Zone, bytes: usize, alignment: usize, zeroed: bool) -> usize {
+    let is_relaxed = zone == Zone::OfProgram && bytes >= BYTES_MIN.load(Ordering::Acquire);
+    runtime::allocate(bytes, alignment, zeroed, is_relaxed)
+}
+
+/// Before a thread tells others, in strict memory, that they may use what it has stored.
+pub(crate) fn release() {
+    if is_used() {
+        runtime::fence();
+    }
+}
+
+/// After a thread was told so.
+pub(crate) fn acquire() {
+    if is_used() {
+        runtime::fence();
+    }
+}
+
+/// Before threads of any node may use what this one has stored without any call of theirs: a static variable that is
+/// initialised is only looked at.
+pub(crate) fn release_to_all() {
+    extern "C-unwind" fn fence(_: *mut c_void) -> *mut c_void {
+        runtime::fence();
+        null_mut()
+    }
+    if is_used() {
+        runtime::fence();
+        threads::run_elsewhere(fence);
+    }
+}
+
+unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    memory::given(Zone::Strict, Some(bytes), ALIGNMENT, false).unwrap_or_else(|| {
+        // SAFETY: the C library's function, which has this type.
+        let real = unsafe { std::mem::transmute::<*mut c_void, Malloc>(reals::malloc.address()) };
+        // SAFETY: as the library calls it.
+        unsafe { real(bytes) }
+    })
+}
+
+unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
+    memory::given(Zone::Strict, count.checked_mul(bytes), ALIGNMENT, true).unwrap_or_else(|| {
+        // SAFETY: the C library's function, which has this type.
+        let real = unsafe { std::mem::transmute::<*mut c_void, Calloc>(reals::calloc.address()) };
+        // SAFETY: as the library calls it.
+        unsafe { real(count, bytes) }
+    })
+}
+
+unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: the C library's function, which has this type.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Realloc>(reals::realloc.address()) };
+    // SAFETY: as the library calls it.
+    unsafe { memory::realloc_in(Zone::Strict, real, block, bytes) }
+}
