@@ -323,6 +323,10 @@ fn a_program_whose_threads_still_run_at_its_end_leaves_a_record() {
         let record = std::fs::read_to_string(folder.file(format!("record/node-{node}.json"))).expect("it is there");
         let record: serde_json::Value = serde_json::from_str(&record).expect("it is JSON");
         assert!(record["counters"]["program_ns"].as_u64().is_some_and(|time_ns| time_ns > 0), "{record}");
+        let areas = record["areas"].as_array().expect("parts of the region have names");
+        let bytes_of = |name: &str| areas.iter().find(|area| area["name"] == name).map(|area| area["bytes"].as_u64());
+        assert_eq!(bytes_of("start"), Some(Some(size_of::<libc::pthread_barrier_t>() as u64)), "a variable");
+        assert!(bytes_of("the stack of thread 1").is_some() && bytes_of("the heap").is_some(), "{areas:?}");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::runtime::Node;
 use crate::waits::Wait;
 use trellis_memory::Piece;
 use trellis_output::lines::complain;
-use trellis_record::Counters;
+use trellis_record::{Area, Counters};
 
 /// One process's part in a cluster. Clones are the same node.
 ///
@@ -191,6 +191,22 @@ impl Cluster {
     /// call has an effect.
     pub fn name_objects(&self, name: fn(u64) -> String) {
         let _ = self.inner().object_names.set(name);
+    }
+
+    /// Whether this run leaves a record, in which parts of the region may have names.
+    pub fn has_record(&self) -> bool {
+        self.inner().recorder.is_wanted()
+    }
+
+    /// Names parts of the region for the record and for advice, such as the variables that lie there.
+    pub fn name_memory(&self, areas: impl IntoIterator<Item = Area>) {
+        self.inner().recorder.name(areas);
+    }
+
+    /// The calling thread is none of the program's, but of a library under it: it is not counted, and neither is what it
+    /// waits for. It calls this before anything else.
+    pub fn leave_thread_uncounted() {
+        crate::runtime::leave_uncounted();
     }
 
     /// Turns off reports of long waits for locks and other objects, for a program whose threads wait while others

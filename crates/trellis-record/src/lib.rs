@@ -234,6 +234,17 @@ pub struct Phase {
     pub counters: Counters,
 }
 
+/// A part of the region that has a name: a variable, an array.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Area {
+    /// The offset of its first byte in the region.
+    pub first: u64,
+    /// Its size in bytes; not zero.
+    pub bytes: u64,
+    /// The name.
+    pub name: String,
+}
+
 /// Pages that a protocol treated in a way that it chose for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chosen {
@@ -294,6 +305,9 @@ pub struct Record {
     pub counters: Counters,
     /// The phases, in order.
     pub phases: Vec<Phase>,
+    /// The parts of the region that have names, by their first bytes.
+    #[serde(default)]
+    pub areas: Vec<Area>,
     /// The protocol's choices for pages, by choice and page.
     #[serde(default)]
     pub choices: Vec<Chosen>,
@@ -430,6 +444,7 @@ mod tests {
             seconds: 1.25,
             counters: Counters { read_faults: 3, frames_refused: 1, ..Counters::default() },
             phases: vec![Phase { name: "sort".to_owned(), start_us: 1, end_us: 9, counters: Counters::default() }],
+            areas: vec![Area { first: 4096, bytes: 80, name: "u".to_owned() }],
             choices: vec![Chosen { choice: Choice::Stays, first: 3, pages: 2, times: 9 }],
             faults_dropped: 0,
             faults: vec![FaultRecord {

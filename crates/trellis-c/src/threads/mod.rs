@@ -17,6 +17,7 @@ pub mod end;
 pub mod memory;
 mod relaxed;
 pub mod start;
+mod symbols;
 pub mod synchronisation;
 pub mod teams;
 

@@ -7,18 +7,15 @@
 //! sequentially consistent. Without symbols, all variables do.
 
 use std::ops::Range;
-use std::path::Path;
-
-use object::{Object as _, ObjectSymbol as _, SymbolKind};
 
 use super::start::PAGE_BYTES;
-use crate::layout::{Object, objects};
+use super::symbols::Variable;
 
 /// Set by `trellis threads --races none`: the least size of relaxed blocks of the heap, and patterns for the names of
 /// variables that are not relaxed, all separated by commas.
 const VARIABLE: &str = "TRELLIS_THREADS_RELAXED";
 /// A variable of this size is large.
-const LARGE_BYTES: u64 = 64 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 /// The most variables that are relaxed; the largest ones.
 const VARIABLES_MAX: usize = 1024;
 const PROTOCOL: &str = "hlrc(adaptive)";
@@ -43,10 +40,16 @@ impl Rules {
     }
 
     /// The pages of large variables, as addresses; ascending, without overlaps.
-    pub(super) fn variables(&self) -> Vec<Range<usize>> {
-        let all = objects();
-        let mut found: Vec<Range<usize>> =
-            all.iter().filter(|object| !object.is_of_process).flat_map(|object| self.variables_of(object)).collect();
+    pub(super) fn pages(&self, variables: &[Variable]) -> Vec<Range<usize>> {
+        let is_large = |variable: &&Variable| {
+            variable.addresses.len() >= LARGE_BYTES
+                && !self.sequential.iter().any(|pattern| matches(pattern, &variable.name))
+        };
+        let pages = |variable: &Variable| {
+            let Range { start, end } = variable.addresses;
+            start.next_multiple_of(PAGE_BYTES)..end & !(PAGE_BYTES - 1)
+        };
+        let mut found: Vec<Range<usize>> = variables.iter().filter(is_large).map(pages).collect();
         found.sort_by_key(|range| std::cmp::Reverse(range.len()));
         found.truncate(VARIABLES_MAX);
         found.sort_by_key(|range| range.start);
@@ -57,24 +60,6 @@ impl Rules {
             is_same
         });
         found
-    }
-
-    fn variables_of(&self, object: &Object) -> Vec<Range<usize>> {
-        let path = if object.is_program { Path::new("/proc/self/exe") } else { Path::new(&object.path) };
-        let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
-        let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
-        let pages = |address: u64, size: u64| {
-            let start = object.base + address as usize;
-            start.next_multiple_of(PAGE_BYTES)..(start + size as usize) & !(PAGE_BYTES - 1)
-        };
-        let is_large = |symbol: &object::Symbol<'_, '_>| {
-            symbol.kind() == SymbolKind::Data
-                && symbol.is_definition()
-                && symbol.size() >= LARGE_BYTES
-                && !self.sequential.iter().any(|pattern| matches(pattern, symbol.name().unwrap_or_default()))
-        };
-        let symbols = file.symbols().chain(file.dynamic_symbols());
-        symbols.filter(is_large).map(|symbol| pages(symbol.address(), symbol.size())).collect()
     }
 }
 
@@ -113,6 +98,19 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
         }
+    }
+
+    #[test]
+    fn whole_pages_of_large_variables_are_relaxed() {
+        let variable = |start, bytes, name: &str| Variable { addresses: start..start + bytes, name: name.to_owned() };
+        let variables = [
+            variable(0x40_0010, 0x1_0000, "cells"),
+            variable(0x40_0010, 0x1_0000, "alias"),
+            variable(0x50_0000, 0xffff, "small"),
+            variable(0x60_0000, 0x2_0000, "flag_table"),
+        ];
+        let rules = Rules { bytes_min: 0, sequential: vec!["flag_*".to_owned()] };
+        assert_eq!(rules.pages(&variables), vec![0x40_1000..0x41_0000]);
     }
 
     #[test]

@@ -8,9 +8,11 @@ use std::ops::Range;
 use trellis::config::{Catch, Config, ConfigError, Sources};
 use trellis::launch::EXIT_CONFIGURATION;
 use trellis::memory::{Catcher, Piece, probe};
+use trellis::record::Area;
 use trellis::{Cluster, JoinError};
 
 use super::relaxed::{self, Rules};
+use super::symbols::{Variable, variables};
 use super::{PROGRAM, Program, bindings, cluster, patiently, stop};
 use crate::addresses::OWN_NUMBERS;
 use crate::layout::Layout;
@@ -71,6 +73,8 @@ const DEFAULTS: [(&str, &str); 4] = [
 pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     // SAFETY: the caller's promise.
     let begin = unsafe { &mut *begin };
+    // From here on it waits for orders.
+    Cluster::leave_thread_uncounted();
     if begin.version != VERSION {
         refuse(&format!(
             "libtrellis_threads.so speaks version {} and libtrellis.so {VERSION}; install both from one package",
@@ -100,8 +104,9 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let control_at = objects_at + OBJECTS_BYTES_MAX;
     let stacks_at = (control_at + begin.control_bytes).next_multiple_of(begin.slot_bytes);
     let heap_at = stacks_at + begin.slots * begin.slot_bytes;
-    let variables = rules.as_ref().map(|rules| offsets(&rules.variables(), &layout.images));
-    let config = configuration(heap_at, variables.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
+    let variables = if rules.is_some() || wants_record() { variables() } else { Vec::new() };
+    let relaxed = rules.as_ref().map(|rules| offsets(&rules.pages(&variables), &layout.images));
+    let config = configuration(heap_at, relaxed.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
     let joined = match Cluster::join_in_pieces(config, &pieces) {
         Ok(joined) => joined,
         Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
@@ -110,6 +115,7 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let base = joined.region().base() as usize;
     joined.name_objects(crate::addresses::label);
     joined.expect_long_waits();
+    name_memory(&joined, &variables, &layout.images, [control_at, stacks_at, heap_at], begin.slot_bytes);
     PROGRAM.get_or_init(|| Program { cluster: joined });
     agree(&layout, base + objects_at);
     take_over(&layout.images);
@@ -156,6 +162,37 @@ fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Con
         sources = sources.set_by_program(format!("coherence_ranges={ranges}"));
     }
     sources.load()
+}
+
+/// Whether this run leaves a record.
+fn wants_record() -> bool {
+    Sources::new().process_environment().load().is_ok_and(|read| read.record.is_some())
+}
+
+/// Names what lies in the region, for the record and for advice.
+fn name_memory(
+    cluster: &Cluster,
+    variables: &[Variable],
+    images: &[Range<usize>],
+    parts: [usize; 3],
+    slot_bytes: usize,
+) {
+    if !cluster.has_record() {
+        return;
+    }
+    let [control_at, stacks_at, heap_at] = parts;
+    let area = |part: Range<usize>, name: String| Area { first: part.start as u64, bytes: part.len() as u64, name };
+    for Variable { addresses, name } in variables {
+        let parts = offsets(std::slice::from_ref(addresses), images);
+        cluster.name_memory(parts.into_iter().map(|part| area(part, name.clone())));
+    }
+    cluster.name_memory([area(control_at..stacks_at, "what Trellis keeps about threads".to_owned())]);
+    let stacks = (stacks_at..heap_at).step_by(slot_bytes).enumerate();
+    cluster.name_memory(
+        stacks.map(|(number, start)| area(start..start + slot_bytes, format!("the stack of thread {number}"))),
+    );
+    let heap_bytes = cluster.region().bytes() - heap_at;
+    cluster.name_memory([area(heap_at..heap_at + heap_bytes, "the heap".to_owned())]);
 }
 
 /// The places in the region of memory of the program that lies in these images, one behind the other.

@@ -22,6 +22,7 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 use trellis_cluster_protocol::heap::ALIGN_BYTES_MIN;
+use trellis_record::Area;
 
 use crate::cluster::{Cluster, WaitError};
 use crate::config::checks::PAGE_BYTES_MIN;
@@ -239,6 +240,10 @@ impl Cluster {
                 found.element(),
                 found.maker,
             )));
+        }
+        let bytes = found.length * found.element().bytes as u64;
+        if bytes > 0 {
+            self.name_memory([Area { first: found.elements, bytes, name: name.to_owned() }]);
         }
         let first = self.region().base().wrapping_add(found.elements as usize);
         Ok(NonNull::new(first).expect("the region is not at address 0"))

@@ -22,6 +22,9 @@ thread_local! {
     static COUNTED_AT: Cell<u64> = const { Cell::new(0) };
 }
 
+/// A thread that is never counted.
+const NEVER: u64 = u64::MAX;
+
 pub(crate) struct Breakdown {
     number: u64,
     began: AtomicU64,
@@ -81,6 +84,16 @@ impl Breakdown {
     }
 }
 
+/// The calling thread is none of the program's: it is not counted, and neither is what it waits for. Called before it calls
+/// anything else.
+pub(crate) fn leave_uncounted() {
+    COUNTED_AT.set(NEVER);
+}
+
+fn is_counted() -> bool {
+    COUNTED_AT.get() != NEVER
+}
+
 /// A thread of the program is inside Trellis as long as this lives.
 pub(super) struct Inside<'a>(&'a Node);
 
@@ -99,14 +112,27 @@ impl Node {
     }
 
     pub(super) fn enter(&self, since: u64) {
+        if !is_counted() {
+            return;
+        }
         if self.breakdown.inside.fetch_add(1, Ordering::Relaxed) == 0 {
             self.breakdown.since.store(since, Ordering::Relaxed);
         }
     }
 
     pub(super) fn leave_inside(&self) {
+        if !is_counted() {
+            return;
+        }
         if self.breakdown.inside.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.breakdown.until.store(self.recent(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts what a thread of the program waited for an object of synchronisation.
+    pub(super) fn count_lock_wait(&self, waited_ns: u64) {
+        if is_counted() {
+            LiveCounters::add(&self.counters().lock_wait_ns, waited_ns);
         }
     }
 
@@ -124,6 +150,9 @@ impl Node {
     /// Counts the thread that calls, unless it was counted before.
     pub(super) fn note_thread(&self) {
         let number = self.breakdown.number;
+        if !is_counted() {
+            return;
+        }
         if COUNTED_AT.replace(number) != number {
             LiveCounters::add(&self.counters().program_threads, 1);
         }

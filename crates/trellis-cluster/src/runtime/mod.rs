@@ -51,6 +51,7 @@ use crate::named::Handles;
 use crate::names::Names;
 use trellis_record::LiveCounters;
 
+pub(crate) use breakdown::leave_uncounted;
 pub(crate) use failure::Failure;
 pub(crate) use faults::NodeFaults;
 pub(crate) use heap::AllocationRequest;

@@ -56,7 +56,7 @@ impl Node {
         if taken.is_local() {
             LiveCounters::add(&counters.lock_acquires_local, 1);
         } else {
-            LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
+            self.count_lock_wait(self.now() - started);
         }
         Ok(taken)
     }

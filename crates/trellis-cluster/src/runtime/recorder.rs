@@ -11,7 +11,7 @@ use trellis_cluster_protocol::coherence;
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};
 use crate::config::Config;
-use trellis_record::{Choice, Chosen, Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
+use trellis_record::{Area, Choice, Chosen, Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 
 /// The maximum number of threads whose faults are distinguished. Later threads count as the last.
 const THREADS_MAX: usize = 1024;
@@ -25,6 +25,8 @@ pub(crate) struct Recorder {
     dropped: AtomicU64,
     /// The name of each phase, its start, and the counters at its start.
     phases: Ordered<Vec<(String, u64, Counters)>>,
+    /// The parts of the region that have names.
+    areas: Ordered<Vec<Area>>,
     /// How often pages were treated in ways that their protocols chose; sorted by choice and page.
     choices: Ordered<Vec<Chosen>>,
 }
@@ -52,6 +54,7 @@ impl Recorder {
             keeps_faults,
             dropped: AtomicU64::new(0),
             phases: Ordered::new(Rank::Last, Vec::new()),
+            areas: Ordered::new(Rank::Last, Vec::new()),
             choices: Ordered::new(Rank::Last, Vec::with_capacity(if config.record.is_some() { CHOSEN_MAX } else { 0 })),
         }
     }
@@ -107,6 +110,18 @@ impl Recorder {
         lock(&self.phases).push((name.to_owned(), now_ns, until_now));
     }
 
+    /// Whether a record was requested.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.faults.is_some()
+    }
+
+    /// Parts of the region have these names from now on.
+    pub(crate) fn name(&self, areas: impl IntoIterator<Item = Area>) {
+        if self.is_wanted() {
+            lock(&self.areas).extend(areas);
+        }
+    }
+
     /// Writes the record if one was requested.
     pub(crate) fn write(&self, node: &Node) {
         let (Some(folder), Some(faults)) = (&node.config.record, &self.faults) else { return };
@@ -122,6 +137,9 @@ impl Recorder {
         let now_us = node.now() / 1000;
         let counters = node.counters().load();
         let phases = phases(&lock(&self.phases), now_us, &counters);
+        let mut areas = lock(&self.areas).clone();
+        areas.sort_unstable();
+        areas.dedup();
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
         Record {
@@ -141,6 +159,7 @@ impl Recorder {
             seconds: now_us as f64 / 1e6,
             counters,
             phases,
+            areas,
             choices: joined(&lock(&self.choices)),
             faults_dropped: self.dropped.load(Ordering::Relaxed),
             faults,

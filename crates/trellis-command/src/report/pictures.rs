@@ -320,6 +320,7 @@ pub(crate) mod tests {
             seconds: 0.5,
             counters: Counters { read_faults: 2, write_faults: 1, bytes_in: 8192, ..Counters::default() },
             phases: vec![Phase { name: "sort".to_owned(), start_us: 0, end_us: 400, counters: Counters::default() }],
+            areas: Vec::new(),
             choices: Vec::new(),
             faults_dropped: 0,
             faults: vec![

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use pages::{Group, Use, uses};
 use serde::Serialize;
 
-use crate::{Choice, Counters, FaultKind, FaultRecord, Phase, Record};
+use crate::{Area, Choice, Counters, FaultKind, FaultRecord, Phase, Record};
 
 /// How many pieces of advice are given.
 pub const ADVICE_MAX: usize = 3;
@@ -71,7 +71,8 @@ pub fn chosen(records: &[Record], choice: Choice) -> Option<(u64, String)> {
     pages.sort_unstable();
     pages.dedup();
     let times = of_choice().map(|chosen| chosen.times).sum();
-    (!pages.is_empty()).then(|| (times, place(&Group { pages, ..Group::default() }, page_bytes)))
+    let areas = areas(records);
+    (!pages.is_empty()).then(|| (times, place(&Group { pages, ..Group::default() }, page_bytes, &areas)))
 }
 
 /// What is lost, in nanoseconds, and the sentence about it.
@@ -86,6 +87,8 @@ struct Run<'a> {
     records: Vec<(&'a Record, Vec<&'a FaultRecord>)>,
     /// By node.
     counters: BTreeMap<usize, Counters>,
+    /// The parts of the region that have names.
+    areas: Vec<Area>,
 }
 
 impl<'a> Run<'a> {
@@ -95,6 +98,7 @@ impl<'a> Run<'a> {
             return Ok(Run {
                 records: records.iter().map(|record| (record, record.faults.iter().collect())).collect(),
                 counters,
+                areas: areas(records),
             });
         };
         let (mut of_phase, mut counters) = (Vec::new(), BTreeMap::new());
@@ -117,7 +121,7 @@ impl<'a> Run<'a> {
         if of_phase.is_empty() {
             return Err(no_phase(records, name));
         }
-        Ok(Run { records: of_phase, counters })
+        Ok(Run { records: of_phase, counters, areas: areas(records) })
     }
 
     /// The time of the program's threads.
@@ -157,7 +161,7 @@ impl<'a> Run<'a> {
     fn about(&self, usage: Use, group: &Group) -> Option<String> {
         let page_bytes = self.any().map_or(0, |record| record.page_bytes);
         let (faults, nodes) = (group.faults, listed(&group.nodes));
-        let place = place(group, page_bytes as u64);
+        let place = place(group, page_bytes as u64, &self.areas);
         // Where `hlrc` is not what the run had, and possible.
         let or_hlrc = |variant: &str| match self.has("hlrc") || self.is_leased() {
             true => String::new(),
@@ -335,10 +339,40 @@ fn listed(nodes: &[usize]) -> String {
     }
 }
 
+/// The parts of the region that any node has named, by their first bytes.
+fn areas(records: &[Record]) -> Vec<Area> {
+    let mut areas: Vec<Area> = records.iter().flat_map(|record| &record.areas).cloned().collect();
+    areas.sort_unstable();
+    areas.dedup();
+    areas
+}
+
+/// The most names that are told of one place.
+const NAMES_MAX: usize = 3;
+
+/// What lies in a range of bytes: the largest parts first.
+fn names_in(range: std::ops::Range<u64>, areas: &[Area]) -> Option<String> {
+    let common = |area: &Area| range.end.min(area.first + area.bytes).saturating_sub(range.start.max(area.first));
+    let mut inside: Vec<&Area> = areas.iter().filter(|area| common(area) > 0).collect();
+    inside.sort_by_key(|area| std::cmp::Reverse(common(area)));
+    let names: Vec<&str> = inside.iter().take(NAMES_MAX).map(|area| &*area.name).collect();
+    let more = inside.len() - names.len();
+    match (names.is_empty(), more) {
+        (true, _) => None,
+        (_, 0) => Some(names.join(", ")),
+        _ => Some(format!("{} and {more} more", names.join(", "))),
+    }
+}
+
 /// Where pages lie.
-fn place(group: &Group, page_bytes: u64) -> String {
+fn place(group: &Group, page_bytes: u64, areas: &[Area]) -> String {
     let (first, count) = group.longest_run();
-    let run = format!("bytes {:#x} to {:#x} of the region", first * page_bytes, (first + count) * page_bytes - 1);
+    let run = first * page_bytes..(first + count) * page_bytes;
+    let bytes = format!("bytes {:#x} to {:#x} of the region", run.start, run.end - 1);
+    let run = match names_in(run, areas) {
+        Some(names) => format!("{bytes} ({names})"),
+        None => bytes,
+    };
     match group.pages.len() as u64 - count {
         0 => run,
         1 => format!("{run} and another page"),

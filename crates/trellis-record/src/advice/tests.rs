@@ -34,6 +34,7 @@ fn record(node: usize, faults: Vec<FaultRecord>) -> Record {
         seconds: 1.0,
         counters,
         phases: Vec::new(),
+        areas: Vec::new(),
         choices: Vec::new(),
         faults_dropped: 0,
         faults,
@@ -64,6 +65,12 @@ fn nodes_at_different_ends_of_a_page_share_it_falsely() {
     assert!(advice.sentence.contains("bytes 0x3000 to 0x3fff of the region"), "{}", advice.sentence);
     assert!(advice.sentence.contains("coherence = hlrc"), "{}", advice.sentence);
     assert!((advice.share - 0.05).abs() < 1e-9 && (advice.lost_seconds - 0.1).abs() < 1e-9, "{advice:?}");
+
+    let area = |first, bytes, name: &str| Area { first, bytes, name: name.to_owned() };
+    let mut named = records.clone();
+    named[1].areas = vec![area(0x2ff8, 0x10, "edge"), area(0x3100, 0xe00, "sums"), area(0x4000, 8, "next")];
+    let sentence = only(&named).sentence;
+    assert!(sentence.contains("bytes 0x3000 to 0x3fff of the region (sums, edge);"), "{sentence}");
 
     let mut there = records;
     there.iter_mut().for_each(|record| record.coherence = "hlrc(adaptive)".to_owned());

@@ -317,7 +317,7 @@ impl Node {
             LiveCounters::add(&counters.lock_acquires, 1);
             LiveCounters::add(&counters.lock_acquires_local, u64::from(is_local));
         }
-        LiveCounters::add(&counters.lock_wait_ns, waited_ns);
+        self.count_lock_wait(waited_ns);
     }
 
     /// The error of a wait that this thread itself would prevent from ending.

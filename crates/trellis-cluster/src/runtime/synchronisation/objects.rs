@@ -7,7 +7,7 @@ use trellis_cluster_protocol::sync::{
     ConditionDemand, ConditionWait, Demand, Input, ReadWriteDemand, WaitEnd, WaitOutcome, WaitStep,
 };
 
-use super::{LiveCounters, Node, Ticket, Timeout, Wait, WaitError, refuse_reserved};
+use super::{Node, Ticket, Timeout, Wait, WaitError, refuse_reserved};
 
 /// The lock under which a thread waits for a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Node {
         self.sync_step(Input::Enroll(id, enrolled.name(), ticket.name()));
         let wait = Wait::Condition(id);
         let waited = self.wait_at(&enrolled, wait, Timeout::Configured);
-        LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
+        self.count_lock_wait(self.now() - started);
         self.has_waited(waited, || self.too_long(wait, self.whose_home(id)))?;
         self.outcome(&enrolled).map(drop)
     }
