@@ -8,6 +8,7 @@ use super::release::{self, Release, Shared};
 use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::changes::{ChangeFault, ChangeInstance};
+use crate::ends::{EndFault, EndInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::members::{MemberFault, MemberInstance};
@@ -171,6 +172,13 @@ pub(super) struct WaitForCondition {
     bound: Bound,
 }
 
+/// Programs that end.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct End {
+    #[command(flatten)]
+    bound: Bound,
+}
+
 /// The one of `all` with this name.
 fn named<P: Copy>(name: &str, all: &[P], name_of: fn(P) -> &'static str) -> Result<P, String> {
     all.iter().copied().find(|&program| name_of(program) == name).ok_or_else(|| {
@@ -241,6 +249,12 @@ pub(super) fn run_waits(chosen: &WaitForCondition, json: bool) -> bool {
         let instance = WaitInstance { program, fault: WaitFault::None };
         show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json)
     })
+}
+
+pub(super) fn run_ends(chosen: &End, json: bool) -> bool {
+    let explore =
+        |instance: EndInstance| show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json);
+    each(&[], &EndInstance::all(EndFault::None), explore)
 }
 
 /// Explores the chosen programs, or all; each, whatever is found in those before it. Returns whether all passed.
