@@ -6,6 +6,7 @@
 use super::node::{Doing, Node, Thread};
 use super::{Fault, Setup, faults};
 use crate::model::twinned::{Body, Releasing, Twinned, Value};
+use std::fmt;
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
@@ -32,6 +33,16 @@ pub enum Packet {
         /// Its sender's knowledge of intervals.
         knowledge: Vec<u8>,
     },
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Packet::Page { message, body: Body::Nothing } => message.fmt(f),
+            Packet::Page { message, body } => write!(f, "{message} {body:?}"),
+            Packet::Sync { message, .. } => message.fmt(f),
+        }
+    }
 }
 
 /// A message under way.
@@ -164,8 +175,8 @@ impl<'a> Carrier for Acting<'a> {
         node.parts.shards[*shard as usize].protocol.step(0, input, effects);
         faults::alter_effects(setup.fault, setup, &input, effects);
         effects.extend(taken_anyway);
-        out.tell(|| format!("n{} {}", node.me, text(&input)));
-        effects.iter().for_each(|effect| out.tell(|| format!("    {}", text(effect))));
+        out.tell(|| format!("n{} {input}", node.me));
+        effects.iter().for_each(|effect| out.tell(|| format!("    {effect}")));
     }
 
     fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), String> {
@@ -365,11 +376,4 @@ impl Effects for Acting<'_> {
     fn passes_over(&self, shard: u32) -> bool {
         self.setup.fault == Fault::LooksInOne && shard > 0
     }
-}
-
-/// The debug text, shortened.
-pub(super) fn text(value: &impl std::fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    let text = text.replace("PageIndex", "").replace("NodeId", "").replace("PageRange ", "").replace("PageSet ", "");
-    text.replace("Message { from: ", "hears { from: ")
 }
