@@ -172,13 +172,6 @@ pub(super) struct WaitForCondition {
     bound: Bound,
 }
 
-/// Programs that end.
-#[derive(Args, Clone, Copy, Debug)]
-pub(super) struct End {
-    #[command(flatten)]
-    bound: Bound,
-}
-
 /// The one of `all` with this name.
 fn named<P: Copy>(name: &str, all: &[P], name_of: fn(P) -> &'static str) -> Result<P, String> {
     all.iter().copied().find(|&program| name_of(program) == name).ok_or_else(|| {
@@ -251,9 +244,8 @@ pub(super) fn run_waits(chosen: &WaitForCondition, json: bool) -> bool {
     })
 }
 
-pub(super) fn run_ends(chosen: &End, json: bool) -> bool {
-    let explore =
-        |instance: EndInstance| show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json);
+pub(super) fn run_ends(bound: Bound, json: bool) -> bool {
+    let explore = |instance: EndInstance| show(&instance.describe(), &mut instance.model(), must_end(bound), json);
     each(&[], &EndInstance::all(EndFault::None), explore)
 }
 

@@ -5,8 +5,8 @@
 //! which [`Effects::wake`] completes. Bytes of pages come with their messages, so the shards take these alone
 //! ([`super::step`]). What concerns all of them reaches each as an input.
 //!
-//! Promises: the parts decide as in a runtime, in the same functions. A lock's token leaves a node only when it was foreseen
-//! ([`Sync::token_goes_to`]). It must never wait, or carry anything out.
+//! Promises: the parts decide as in a runtime, in the same functions. Under release consistency, a lock's token leaves a
+//! node where that was foreseen ([`Sync::token_goes_to`]). It must never wait, or carry anything out.
 
 use super::change::Changes;
 use super::{
@@ -190,11 +190,13 @@ impl<C: Coherence> Node<C> {
         let next = has_releases.then(|| effects.node().sync.token_goes_to(&input)).flatten();
         let mut decided = core::mem::take(&mut effects.node().effects);
         with_token(effects, &input, |sync| sync.step(input, &mut decided))?;
-        let mut is_owed = next.is_some();
+        let mut given_to = None;
         for effect in decided.drain(..) {
             match effect {
                 sync::Effect::Send(to, message) => {
-                    is_owed &= !(matches!(message, sync::Message::LockToken(_)) && next == Some(to));
+                    if matches!(message, sync::Message::LockToken(_)) {
+                        given_to = Some(to);
+                    }
                     let knowledge = match has_releases && message.releases() {
                         true => effects.attached(to, &message),
                         false => Vec::new(),
@@ -207,7 +209,7 @@ impl<C: Coherence> Node<C> {
             }
         }
         effects.node().effects = decided;
-        assert!(!is_owed, "a node keeps a token that was to leave it: {input:?}");
+        assert!(next.is_none() || given_to == next, "a token goes to {given_to:?}, and not to {next:?}: {input:?}");
         Ok(())
     }
 
