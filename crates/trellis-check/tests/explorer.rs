@@ -3,6 +3,7 @@
 //! Larger ones: `cargo run -p trellis-check --release -- explore --protocol all --nodes 3 --pages 2 --operations 2`.
 
 use trellis_check::changes::ChangeFault;
+use trellis_check::ends::{EndFault, EndInstance};
 use trellis_check::explore::{Model, Options, Report, Verdict, explore};
 use trellis_check::heap::HeapFault;
 use trellis_check::members::MemberFault;
@@ -257,6 +258,13 @@ fn nodes_join_and_leave() {
 #[test]
 fn threads_wait_for_a_condition_under_a_lock() {
     for instance in wait_instances(WaitFault::None) {
+        passes_model(&instance.describe(), &mut instance.model(), MUST_END);
+    }
+}
+
+#[test]
+fn programs_with_threads_at_several_nodes_end() {
+    for instance in EndInstance::all(EndFault::None) {
         passes_model(&instance.describe(), &mut instance.model(), MUST_END);
     }
 }

@@ -2,12 +2,10 @@
 //! `delay` keeps its documented promises.
 
 use trellis_check::scale::{DelayRow, DelayStudy, delay_study};
-use trellis_check::simulate::{Faults, Layout, Manners, Pattern, Real, Scenario, Seed, Verdict, Wires, run};
-use trellis_cluster_protocol::NodeId;
+use trellis_check::simulate::{Layout, Pattern, Real, Scenario, Verdict, run};
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::Threshold;
 use trellis_cluster_protocol::coherence::delay::STAY_PER_TRANSFER_MAX;
-use trellis_cluster_protocol::homes::{Home, Manager};
 
 #[test]
 fn nobody_is_overtaken_without_end() {
@@ -16,39 +14,9 @@ fn nobody_is_overtaken_without_end() {
             [2, 5].into_iter().flat_map(|nodes| [(nodes, Pattern::Hot), (nodes, Pattern::RangeLocks)])
         {
             let threads = 4;
-            let scenario = Scenario {
-                seed: Seed { protocol: Some(protocol), number: 1 },
-                protocol,
-                home: Home::Manager(Manager(NodeId(0))),
-                coordinator: 0,
-                founders: nodes,
-                joiners: 0,
-                layout: Layout { chunks: 1, pages_of_chunk: 3 },
-                threads,
-                operations: 200,
-                pattern,
-                write_percent: 50,
-                manners: Manners {
-                    think_ns: 5_000,
-                    look_ns: 500,
-                    hold_ns: 1_000_000,
-                    late_faults: false,
-                    eager: false,
-                    wide: false,
-                    guesses: false,
-                    silent: false,
-                },
-                wires: Wires {
-                    latency_ns: 12_000,
-                    spread_ns: 0,
-                    jitter_ns: 0,
-                    bytes_per_second: 1_250_000_000,
-                    page_bytes: 4096,
-                },
-                faults: Faults::default(),
-                datagrams: false,
-                heal_at: 0,
-            };
+            let calm = Scenario::calm(protocol, nodes, pattern);
+            let layout = Layout { chunks: 1, pages_of_chunk: 3 };
+            let scenario = Scenario { layout, threads, operations: 200, ..calm };
             let outcome = run(scenario, &Real);
             assert_eq!(outcome.verdict, Verdict::Passed, "{protocol}, {nodes} nodes, {pattern:?}");
             // While one thread waits, its page goes to every other thread once at most.

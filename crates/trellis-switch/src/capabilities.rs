@@ -1,9 +1,11 @@
 //! What a switch can do.
 
+use serde::{Deserialize, Serialize};
+
 use crate::address::Prefix;
 
 /// What a switch can do beyond what all switches can. Constant while the switch is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Whether it works in a user namespace, without privileges over the machine.
     pub rootless: bool,

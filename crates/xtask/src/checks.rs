@@ -26,6 +26,7 @@ const COMMANDS: &[&str] = &[
     "members --founders 3 --joiners 1 --kills",
     "heap",
     "waits",
+    "ends",
     "swarm --protocol all --seeds 1000",
     "litmus --simulated --runs 1000000",
     "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",

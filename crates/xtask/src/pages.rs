@@ -349,16 +349,14 @@ mod tests {
 
     #[test]
     fn scripts_are_put_between_the_marks_and_once() {
-        let folder = [std::env::temp_dir().join(format!("trellis-pages-{}", std::process::id()))];
-        std::fs::create_dir_all(folder[0].join("p")).unwrap();
-        std::fs::write(folder[0].join("p/01-first-touch.txt"), "# Touch\n# it.\n\nread n0 p0\n# no\n").unwrap();
+        let folder = trellis_testing::Folder::new();
+        folder.write("p/01-first-touch.txt", "# Touch\n# it.\n\nread n0 p0\n# no\n");
         let page = "# P\n\n<!-- scripts p -->\n\nAfter.\n";
-        let with_scripts = |page: &str| super::with_scripts(page, &folder[0], &folder);
+        let with_scripts = |page: &str| super::with_scripts(page, folder.path(), &[folder.path().to_owned()]);
         let once = with_scripts("# P\n\n<!-- scripts p -->\n").unwrap();
         assert!(once.contains("\n| [First touch](../../p/01-first-touch.txt) | Touch it. |\n"), "{once}");
         assert_eq!(with_scripts(&once).unwrap(), once);
         assert!(with_scripts(page).unwrap().ends_with("<!-- end of scripts -->\n\nAfter.\n"));
         assert!(with_scripts("<!-- scripts q -->").is_err());
-        std::fs::remove_dir_all(&folder[0]).unwrap();
     }
 }

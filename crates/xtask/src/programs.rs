@@ -151,18 +151,18 @@ pub(crate) fn compare(left: &Path, right: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use trellis_testing::Folder;
+
     use super::*;
 
     #[test]
     fn symbols_lie_beside_what_they_are_of_and_fit_it() {
-        let folder = std::env::temp_dir().join(format!("trellis-symbols-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        let (source, program) = (folder.join("one.c"), folder.join("one"));
-        std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+        let folder = Folder::new();
+        let (source, program) = (folder.write("one.c", "int main(void) { return 0; }\n"), folder.file("one"));
         step::run(Command::new("cc").arg("-g").arg(&source).arg("-o").arg(&program)).unwrap();
         separate_symbols(&program).unwrap();
         let sections = |file: &Path| step::output(Command::new("readelf").args(["-SW"]).arg(file)).unwrap();
-        let symbols = folder.join(".debug/one.debug");
+        let symbols = folder.file(".debug/one.debug");
         assert!(!sections(&program).contains(".debug_info") && sections(&program).contains(".gnu_debuglink"));
         assert!(sections(&symbols).contains(".debug_info"));
         let id = |file: &Path| step::output(Command::new("readelf").args(["-nW"]).arg(file)).unwrap();
@@ -170,7 +170,6 @@ mod tests {
             |text: String| text.lines().find_map(|line| line.split_once("Build ID: ")).map(|it| it.1.to_owned());
         assert_eq!(build_id(id(&program)), build_id(id(&symbols)));
         assert!(Command::new(&program).status().unwrap().success(), "it runs");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
@@ -182,12 +181,8 @@ mod tests {
 
     #[test]
     fn files_are_compared_to_the_first_difference() {
-        let folder = std::env::temp_dir().join(format!("trellis-xtask-compare-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = |name: &str, text: &str| {
-            std::fs::write(folder.join(name), text).unwrap();
-            folder.join(name)
-        };
+        let folder = Folder::new();
+        let file = |name: &str, text: &str| folder.write(name, text);
         assert!(compare(&file("a", "same"), &file("b", "same")).is_ok());
         assert!(
             compare(&file("a", "some"), &file("b", "same")).unwrap_err().to_string().ends_with("differ from byte 1 on")
@@ -195,19 +190,16 @@ mod tests {
         assert!(
             compare(&file("a", "sam"), &file("b", "same")).unwrap_err().to_string().ends_with("differ from byte 3 on")
         );
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn counters_of_all_nodes_are_added() {
-        let folder = std::env::temp_dir().join(format!("trellis-xtask-counters-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new();
         for node in 0..2 {
             let text = r#"{"counters":{"read_faults":1,"write_faults":2,"upgrade_faults":2,"upgrade_owner_faults":1,"local_faults":4,"pages_in":5,"bytes_in":10}}"#;
-            std::fs::write(folder.join(format!("node-{node}.json")), text).unwrap();
+            folder.write(format!("node-{node}.json"), text);
         }
-        assert_eq!(read_counters(&folder, 2).unwrap(), [20, 10, 20]);
-        assert!(read_counters(&folder, 3).unwrap_err().to_string().starts_with("no record of node 2"));
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(read_counters(folder.path(), 2).unwrap(), [20, 10, 20]);
+        assert!(read_counters(folder.path(), 3).unwrap_err().to_string().starts_with("no record of node 2"));
     }
 }

@@ -286,11 +286,10 @@ mod tests {
 
     #[test]
     fn a_link_that_leads_nowhere_is_named() {
-        let folder = std::env::temp_dir().join(format!("trellis-site-{}", std::process::id()));
-        write(&folder.join("a.html"), "<a href=\"sub/b.html#there\"><a href=\"https://x.invalid\">").unwrap();
-        write(&folder.join("sub/b.html"), "<h1 id=\"there\"><a href=\"../a.html\"><a href=\"#gone\">").unwrap();
-        let wrong = check_links(&folder).unwrap_err().to_string();
-        fs::remove_dir_all(&folder).unwrap();
+        let folder = trellis_testing::Folder::new();
+        folder.write("a.html", "<a href=\"sub/b.html#there\"><a href=\"https://x.invalid\">");
+        folder.write("sub/b.html", "<h1 id=\"there\"><a href=\"../a.html\"><a href=\"#gone\">");
+        let wrong = check_links(folder.path()).unwrap_err().to_string();
         assert_eq!(wrong, "these links lead nowhere:\nsub/b.html: #gone");
     }
 }

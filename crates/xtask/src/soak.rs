@@ -57,6 +57,7 @@ const STEPS: [Step; 20] = [
             "members --founders 3 --joiners 2",
             "heap",
             "waits",
+            "ends",
         ]),
     },
     Step {
@@ -270,7 +271,7 @@ impl Step {
 /// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "waits" | "changes" | "members" | "heap" | "mutants") => {
+        Some("explore" | "sync" | "waits" | "ends" | "changes" | "members" | "heap" | "mutants") => {
             format!(" --states-max {STATES_MAX}")
         }
         _ => String::new(),

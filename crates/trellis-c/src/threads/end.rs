@@ -1,12 +1,12 @@
 //! Orders from node to node, and the end of the program.
 //!
 //! Promises: an order is ordered after everything that its sender did. The status of node 0 is that of the program. No
-//! node ends before all of them have written what their threads printed. Where no thread runs any more, all nodes leave the
-//! cluster together. Where threads still run, node 0 ends first, and its end ends the other nodes.
+//! node ends before all of them have written what their threads printed. When a node ends is decided by [`ProgramEnd`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis::WaitError;
+use trellis_cluster_protocol::sync::{EndStep, ProgramEnd};
 
 use super::{cluster, patiently, stop};
 use crate::addresses::OWN_NUMBERS;
@@ -15,8 +15,8 @@ use crate::addresses::OWN_NUMBERS;
 const ORDERED: u64 = OWN_NUMBERS + 0x1000;
 /// Whether the program is over.
 const END: u64 = OWN_NUMBERS + 0x100;
-/// Raised by each node that is ready to end, and once more when its record is written. [`BUSY`] counts the nodes where
-/// threads still run.
+/// Raised by each node that is ready to end, and once more when its record is written ([`EndStep::SayReady`]). [`BUSY`]
+/// counts the nodes where threads still run.
 const READY: u64 = OWN_NUMBERS + 0x101;
 const BUSY: u64 = OWN_NUMBERS + 0x102;
 /// Raised for each node when all are ready.
@@ -50,29 +50,12 @@ pub extern "C" fn trellis_threads_next_order() -> bool {
 /// Ends a node other than 0 after the end of the program; `busy` is whether threads of it still run here.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_end_here(busy: bool) -> ! {
-    if busy {
-        patiently("the end", || cluster().atomic(BUSY).fetch_add(1));
-    }
     // Threads that still run end with the program, wherever they are; what they would write comes after its end.
     silence();
     IS_OVER.store(true, Ordering::Relaxed);
-    let wait_for_end = || -> Result<bool, WaitError> {
-        cluster().semaphore(READY).release(1)?;
-        cluster().semaphore(GO).acquire()?;
-        if cluster().atomic(BUSY).load()? == 0 {
-            return Ok(true);
-        }
-        cluster().write_record();
-        cluster().semaphore(READY).release(1)?;
-        cluster().semaphore(NEVER).acquire()?;
-        Ok(false)
-    };
-    match wait_for_end() {
-        Ok(true) => leave(0),
-        // Node 0 has ended.
-        // SAFETY: has no conditions.
-        _ => unsafe { libc::_exit(0) },
-    }
+    // After the end of the program an error says that node 0 has ended.
+    let _ = end(0, busy);
+    exit(0)
 }
 
 /// Ends the program at node 0, with this status; `busy` as for [`trellis_threads_end_here`].
@@ -81,29 +64,43 @@ pub extern "C" fn trellis_threads_end(status: i32, busy: bool) -> ! {
     if IS_ENDING.swap(true, Ordering::SeqCst) {
         park();
     }
-    let others = cluster().nodes() as u64 - 1;
-    let ask_to_end = || -> Result<bool, WaitError> {
-        if busy {
-            cluster().atomic(BUSY).fetch_add(1)?;
+    stop(format_args!("the end of the program: {}", end(status, busy)))
+}
+
+/// Takes the steps of this node, the last of which ends the process with `status`. Returns only with an error.
+fn end(status: i32, busy: bool) -> WaitError {
+    let (mut end, mut step) = ProgramEnd::begin(cluster().node() == 0, busy);
+    loop {
+        match carry_out(step, status) {
+            Ok(busy_nodes) => step = end.go_on(busy_nodes),
+            Err(error) => return error,
         }
-        cluster().atomic(END).store(1)?;
-        (1..=others).try_for_each(|node| cluster().semaphore(ORDERED + node).release(1))?;
-        (0..others).try_for_each(|_| cluster().semaphore(READY).acquire())?;
-        let is_busy = cluster().atomic(BUSY).load()? != 0;
-        cluster().semaphore(GO).release(others.max(1))?;
-        if is_busy {
-            cluster().write_record();
-            (0..others).try_for_each(|_| cluster().semaphore(READY).acquire())?;
-        }
-        Ok(is_busy)
-    };
-    match ask_to_end() {
-        Ok(false) => leave(status),
-        // This node must end first: its threads would take the end of another node for a failure.
-        // SAFETY: has no conditions.
-        Ok(true) => unsafe { libc::_exit(status) },
-        Err(error) => stop(format_args!("the end of the program: {error}")),
     }
+}
+
+/// Takes a step. Returns what was looked up, or zero.
+fn carry_out(step: EndStep, status: i32) -> Result<u64, WaitError> {
+    let others = cluster().nodes() as u64 - 1;
+    match step {
+        EndStep::CountBusy => _ = cluster().atomic(BUSY).fetch_add(1)?,
+        EndStep::Announce => {
+            cluster().atomic(END).store(1)?;
+            (1..=others).try_for_each(|node| cluster().semaphore(ORDERED + node).release(1))?;
+        }
+        EndStep::SayReady => cluster().semaphore(READY).release(1)?,
+        EndStep::AwaitReady => (0..others).try_for_each(|_| cluster().semaphore(READY).acquire())?,
+        EndStep::LetGo => cluster().semaphore(GO).release(others.max(1))?,
+        EndStep::AwaitGo => cluster().semaphore(GO).acquire()?,
+        EndStep::LookUpBusy => return cluster().atomic(BUSY).load(),
+        EndStep::WriteRecord => cluster().write_record(),
+        EndStep::AwaitEnd => cluster().semaphore(NEVER).acquire()?,
+        EndStep::Leave => {
+            cluster().leave()?;
+            exit(status)
+        }
+        EndStep::Exit => exit(status),
+    }
+    Ok(0)
 }
 
 /// Waits for the end of the process.
@@ -114,11 +111,8 @@ pub(super) fn park() -> ! {
     }
 }
 
-/// Ends the process when no thread of the program can touch the region any more, at any node.
-fn leave(status: i32) -> ! {
-    if let Err(error) = cluster().leave() {
-        stop(error);
-    }
+/// Ends the process, whatever its threads do.
+fn exit(status: i32) -> ! {
     // SAFETY: has no conditions.
     unsafe { libc::_exit(status) }
 }

@@ -8,6 +8,7 @@ use super::release::{self, Release, Shared};
 use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::changes::{ChangeFault, ChangeInstance};
+use crate::ends::{EndFault, EndInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::members::{MemberFault, MemberInstance};
@@ -241,6 +242,11 @@ pub(super) fn run_waits(chosen: &WaitForCondition, json: bool) -> bool {
         let instance = WaitInstance { program, fault: WaitFault::None };
         show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json)
     })
+}
+
+pub(super) fn run_ends(bound: Bound, json: bool) -> bool {
+    let explore = |instance: EndInstance| show(&instance.describe(), &mut instance.model(), must_end(bound), json);
+    each(&[], &EndInstance::all(EndFault::None), explore)
 }
 
 /// Explores the chosen programs, or all; each, whatever is found in those before it. Returns whether all passed.

@@ -16,7 +16,7 @@ use clap::Args;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_output::lines::say;
 
-/// The name of locks, barriers and words, and changes of protocols in `--protocol`.
+/// The name of all about synchronisation in `--protocol`.
 const SYNCHRONISATION: &str = "synchronisation";
 /// The name of joining and leaving.
 const MEMBERSHIP: &str = "membership";
@@ -25,9 +25,9 @@ const HEAP: &str = "heap";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
-    /// Only those of this protocol; `synchronisation` for those of locks, barriers and words and of changes of
-    /// protocols; `membership` for those of joining and leaving; `heap` for those of allocating and freeing; `lease` for
-    /// those of leases of remote memory; by default all.
+    /// Only those of this protocol; `synchronisation` for those of locks, barriers and words, of changes of protocols and
+    /// of the end of programs; `membership` for those of joining and leaving; `heap` for those of allocating and freeing;
+    /// `lease` for those of leases of remote memory; by default all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name contains this text.

@@ -212,12 +212,7 @@ impl LitmusReport {
 
     /// Adds another report, about these tests or others.
     pub fn merge(&mut self, other: LitmusReport) {
-        self.runs += other.runs;
-        self.completed += other.completed;
-        self.forbidden += other.forbidden;
-        self.stuck += other.stuck;
-        self.broken += other.broken;
-        self.steps += other.steps;
+        self.count(&other);
         self.seconds += other.seconds;
         self.failures.extend(other.failures);
         self.protocols.extend(other.protocols);
@@ -229,14 +224,18 @@ impl LitmusReport {
         }
     }
 
-    /// Adds the results of another job for the same programs.
-    pub(crate) fn absorb(&mut self, other: LitmusReport) {
+    fn count(&mut self, other: &LitmusReport) {
         self.runs += other.runs;
         self.completed += other.completed;
         self.forbidden += other.forbidden;
         self.stuck += other.stuck;
         self.broken += other.broken;
         self.steps += other.steps;
+    }
+
+    /// Adds the results of another job for the same programs.
+    pub(crate) fn absorb(&mut self, other: LitmusReport) {
+        self.count(&other);
         self.failures.extend(other.failures);
         for (mine, theirs) in self.shapes.iter_mut().zip(other.shapes) {
             mine.runs += theirs.runs;

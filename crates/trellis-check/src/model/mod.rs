@@ -30,6 +30,14 @@ use trellis_cluster_protocol::sync::Waiter;
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
 
+/// What `node` says when no correct node does `what`: a peer, or, if there is none, its own program.
+pub(crate) fn breach(node: u16, by: Option<NodeId>, what: &str) -> String {
+    match by {
+        Some(from) => format!("node {node} reports of {from}: {what}"),
+        None => format!("node {node} refuses a call: {what}"),
+    }
+}
+
 /// The part of a cluster that differs between schedulers: threads, links and time.
 pub(crate) trait Cluster {
     /// The pages.
@@ -67,7 +75,7 @@ pub(crate) trait Cluster {
 
     /// `node` reports that no correct peer would do what `from` did.
     fn violation(&mut self, node: u16, from: NodeId, what: &str) -> Result<(), String> {
-        Err(format!("node {node} reports of {from}: {what}"))
+        Err(breach(node, Some(from), what))
     }
 
     /// Carries out an order of the shard of `node`.

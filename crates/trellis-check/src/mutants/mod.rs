@@ -21,6 +21,7 @@ pub use synchronisation::{SyncFault, SyncMutant};
 pub use table::TABLE;
 
 use crate::changes::{ChangeFault, ChangeInstance};
+use crate::ends::{EndFault, EndInstance};
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::leases::faults as lease_faults;
@@ -56,6 +57,8 @@ pub enum Mutation {
     Sync(SyncFault, Program),
     /// A wait for a condition under a lock.
     Wait(WaitFault),
+    /// The end of a program.
+    End(EndFault),
     /// A change of protocols, which uses synchronisation.
     Change(ChangeFault),
     /// Joining and leaving.
@@ -172,6 +175,7 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
         Mutation::Pages(fault) => try_pages(protocol, fault, options),
         Mutation::Sync(fault, program) => try_sync(fault, program, options),
         Mutation::Wait(fault) => try_wait(fault, options),
+        Mutation::End(fault) => try_end(fault, options),
         Mutation::Change(fault) => try_change(fault, options),
         Mutation::Member(fault) => try_member(fault, options),
         Mutation::Heap(fault) => try_heap(fault, options),
@@ -254,6 +258,11 @@ pub fn wait_instances(fault: WaitFault) -> Vec<WaitInstance> {
 /// Explores a mutant of waits for a condition.
 pub fn try_wait(fault: WaitFault, options: Options) -> Report {
     one_after_the_other(wait_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
+}
+
+/// Explores a mutant of the end of a program.
+pub fn try_end(fault: EndFault, options: Options) -> Report {
+    one_after_the_other(EndInstance::all(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
 }
 
 /// The instances on which mutants of the shared heap are tried.

@@ -6,6 +6,7 @@
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
 use crate::changes::ChangeFault;
+use crate::ends::EndFault;
 use crate::heap::HeapFault;
 use crate::members::MemberFault;
 use crate::simulate::NodeFault;
@@ -27,6 +28,10 @@ const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) ->
 
 const fn wait(name: &'static str, broken: &'static str, fault: WaitFault) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Wait(fault) }
+}
+
+const fn end(name: &'static str, broken: &'static str, fault: EndFault) -> Row {
+    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::End(fault) }
 }
 
 const fn heap(name: &'static str, broken: &'static str, fault: HeapFault) -> Row {
@@ -330,6 +335,13 @@ pub const TABLE: &[Row] = &[
     wait("withdraws-nothing", "a wait for a condition that does not begin stays enrolled", WaitFault::WithdrawsNothing),
     wait("gives-up-silently", "a wait for a condition that is given up stays enrolled", WaitFault::GivesUpSilently),
     wait("takes-no-lock", "a wait for a condition does not take its lock again", WaitFault::TakesNothing),
+    end("counts-nobody", "at the end of a program a node with threads is not counted", EndFault::CountsNobody),
+    end("counts-late", "a node with threads is counted after node 0 has looked", EndFault::CountsLate),
+    end("announces-nothing", "node 0 does not say that the program is over", EndFault::AnnouncesNothing),
+    end("waits-for-nobody", "node 0 does not wait until the others are ready to end", EndFault::WaitsForNobody),
+    end("lets-one-go", "node 0 lets only one node go on with its end", EndFault::LetsOneGo),
+    end("writes-nothing", "a node ends without its record", EndFault::WritesNothing),
+    end("ends-before", "a node ends before node 0, whose threads run", EndFault::EndsBefore),
     heap("no-publication", "memory is freed without a publication", HeapFault::NoPublication),
     heap("publishes-late", "the publication follows the free", HeapFault::PublishesLate),
     heap(

@@ -264,7 +264,7 @@ impl Cluster {
             let range = message.bytes().expect("it has bytes");
             *body = Body::Pages(self.nodes[usize::from(from)].bytes_of(&self.setup, range));
         }
-        self.out.tell(|| format!("{from}->{to} arrives: {}", super::effects::text(&packet)));
+        self.out.tell(|| format!("{from}->{to} arrives: {packet}"));
         self.nodes[usize::from(to)].deliver(&self.setup, from, &packet, &mut self.out);
         self.after()
     }

@@ -1,21 +1,20 @@
-//! The steps of a node's protocol, and the messages that leave a node.
+//! The steps of a node, and the messages that leave it.
 //!
 //! Promises: effects are carried out in their order. An effect that breaks the contract is a problem and ends the run.
 //! It must never decide anything.
 
-use super::node::{Doing, Node};
+use super::node::{Doing, Node, Thread};
 use super::{Fault, Setup, faults};
 use crate::model::twinned::{Body, Releasing, Twinned, Value};
-use std::ops::{DerefMut, Range};
+use std::fmt;
+use std::ops::Range;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
-use trellis_cluster_protocol::node::{
-    self, Carrier, Consistency, Order, Parts, Piggybacking, Publisher, Releases, Shard,
+use trellis_cluster_protocol::node::{self, Carrier, Effects, Order, Parts, Releases, Shard};
+use trellis_cluster_protocol::sync::{CallOutcome, CallStep};
+use trellis_cluster_protocol::{
+    Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange, membership, sync, wire,
 };
-use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, sync, wire};
-
-/// The size of the pages of a cluster that this one stands for.
-const PAGE_BYTES: usize = 4096;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +33,16 @@ pub enum Packet {
         /// Its sender's knowledge of intervals.
         knowledge: Vec<u8>,
     },
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Packet::Page { message, body: Body::Nothing } => message.fmt(f),
+            Packet::Page { message, body } => write!(f, "{message} {body:?}"),
+            Packet::Sync { message, .. } => message.fmt(f),
+        }
+    }
 }
 
 /// A message under way.
@@ -140,16 +149,6 @@ impl Node {
     pub(super) fn acting<'a>(&'a mut self, setup: &'a Setup, out: &'a mut Out) -> Acting<'a> {
         Acting { node: self, shard: 0, setup, out }
     }
-
-    /// The shard of `page` takes one fact, with the content of the message that it is.
-    pub(super) fn step(&mut self, setup: &Setup, page: PageIndex, input: Input, body: &Body, out: &mut Out) {
-        let came = match input {
-            Input::Message { message, .. } => Some((message, body)),
-            _ => None,
-        };
-        let stepped = node::step(&mut self.acting(setup, out).hold_of(page), input, came);
-        out.check(stepped.map(drop));
-    }
 }
 
 /// A node that takes a step.
@@ -166,30 +165,30 @@ impl<'a> Carrier for Acting<'a> {
     crate::obeys!('a);
 
     fn shard(&mut self) -> &mut Shard<Running> {
-        &mut self.node.pages[self.shard as usize]
+        &mut self.node.parts.shards[self.shard as usize]
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
         let Acting { node, shard, setup, out } = self;
         let Some(input) = faults::alter_input(setup.fault, node, input, out) else { return };
         let taken_anyway = faults::takes_anyway(setup, node, &input);
-        node.pages[*shard as usize].protocol.step(0, input, effects);
+        node.parts.shards[*shard as usize].protocol.step(0, input, effects);
         faults::alter_effects(setup.fault, setup, &input, effects);
         effects.extend(taken_anyway);
-        out.tell(|| format!("n{} {}", node.me, text(&input)));
-        effects.iter().for_each(|effect| out.tell(|| format!("    {}", text(effect))));
+        out.tell(|| format!("n{} {input}", node.me));
+        effects.iter().for_each(|effect| out.tell(|| format!("    {effect}")));
     }
 
     fn has_carried_out(&mut self, _effects: &[Effect]) -> Result<(), String> {
         let Acting { node, setup, .. } = self;
         (0..setup.pages.len()).try_for_each(|place| {
-            let thought = node.shard_of(setup.page(place)).protocol.access(setup.page(place));
+            let thought = node.parts.shard(setup.page(place)).protocol.access(setup.page(place));
             node.copies.check(node.me, place, thought, setup.marks(node.me))
         })
     }
 
     fn look_for_stores(&mut self, stored: &mut Vec<PageIndex>) -> Result<(), String> {
-        let (setup, Node { pages, copies: Twinned { bytes, twins, views, stored: marked }, .. }) =
+        let (setup, Node { parts, copies: Twinned { bytes, twins, views, stored: marked }, .. }) =
             (self.setup, &mut *self.node);
         let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
         let differs = |page| bytes[place(page)] != twins[place(page)];
@@ -197,7 +196,7 @@ impl<'a> Carrier for Acting<'a> {
             (views[place(page)], marked[place(page)]) = (Access::Read, false);
             Ok::<(), String>(())
         };
-        pages[self.shard as usize].look_for_stores(differs, protect, stored)?;
+        parts.shards[self.shard as usize].look_for_stores(differs, protect, stored)?;
         if setup.fault == Fault::OpenNotCompared {
             stored.clear();
         }
@@ -206,7 +205,7 @@ impl<'a> Carrier for Acting<'a> {
 
     fn owes(&mut self, answers: u32) {
         if self.setup.fault != Fault::OwesForOne || self.shard == 0 {
-            self.node.consistency.owes(answers);
+            self.consistency().owes(answers);
         }
     }
 }
@@ -238,7 +237,7 @@ impl Releasing for Acting<'_> {
     }
 
     fn note(&mut self, notice: Notice) {
-        self.node.consistency.knowledge.intervals.note(notice);
+        self.consistency().knowledge.intervals.note(notice);
     }
 
     fn published(&mut self) {
@@ -251,12 +250,12 @@ impl Releasing for Acting<'_> {
 
     /// The pages are protected, or stay open and are compared.
     fn notice_stores(&mut self, pages: PageRange) -> Result<(), String> {
-        let (setup, Node { pages: shards, copies, .. }) = (self.setup, &mut *self.node);
+        let (setup, Node { parts, copies, .. }) = (self.setup, &mut *self.node);
         let protect = |run: PageRange| {
             run.pages().filter_map(|page| setup.place(page)).for_each(|place| copies.protect(place));
             Ok(())
         };
-        shards[self.shard as usize].downgrade(pages, protect)
+        parts.shards[self.shard as usize].downgrade(pages, protect)
     }
 
     fn reads_late(&self) -> bool {
@@ -265,16 +264,6 @@ impl Releasing for Acting<'_> {
 
     fn fault(&self) -> Fault {
         self.setup.fault
-    }
-}
-
-impl Releases for Acting<'_> {
-    fn consistency(&mut self) -> impl DerefMut<Target = Consistency> {
-        &mut self.node.consistency
-    }
-
-    fn publication_is_over(&mut self, publisher: u32) {
-        self.node.publication_is_over(publisher, self.setup, self.out);
     }
 }
 
@@ -294,28 +283,81 @@ impl Parts for Acting<'_> {
     }
 }
 
-impl Publisher for Acting<'_> {
-    type Synchronisation = sync::Sync;
+impl Effects for Acting<'_> {
+    type Protocol = Running;
 
-    fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut sync::Sync) -> R) -> R {
-        act(&mut self.node.sync)
+    fn node(&mut self) -> &mut node::Node<Running> {
+        &mut self.node.parts
     }
 
-    fn has_releases(&self) -> bool {
+    fn now(&self) -> Nanoseconds {
+        0
+    }
+
+    /// The home of a flag is about to carry out an operation.
+    fn takes(&mut self, input: &node::Input) -> bool {
+        let operated = match *input {
+            node::Input::Sync(sync::Input::Operate(flag, operation, waiter))
+                if flag % u64::from(self.setup.nodes) == u64::from(self.node.me) =>
+            {
+                Some((flag, operation, waiter))
+            }
+            node::Input::Sync(sync::Input::Message(_, sync::Message::AtomicRequest(flag, operation, waiter))) => {
+                Some((flag, operation, waiter))
+            }
+            _ => None,
+        };
+        if let Some((flag, operation, waiter)) = operated {
+            let is_store = operation != sync::Operation::Load;
+            self.out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
+        }
         true
     }
 
-    fn is_watching(&self, shard: u32) -> bool {
-        let is_passed_over = self.setup.fault == Fault::LooksInOne && shard > 0;
-        self.node.pages[shard as usize].is_watching() && !is_passed_over
+    fn heeds(&mut self, effect: membership::Effect) -> Result<bool, String> {
+        Err(format!("node {} watches nobody, and reports {effect:?}", self.node.me))
     }
 
-    fn stores_in(
+    fn send(&mut self, to: NodeId, message: wire::Message, knowledge: Vec<u8>) -> Result<(), String> {
+        let wire::Message::Sync(message) = message else {
+            return Err(format!("node {} sends {message}", self.node.me));
+        };
+        self.out.send(Envelope { from: self.node.me, to: to.0, packet: Packet::Sync { message, knowledge } });
+        Ok(())
+    }
+
+    fn attached(&mut self, to: NodeId, message: &sync::Message) -> Vec<u8> {
+        let (setup, me) = (self.setup, self.node.me);
+        let mut knowledge = Vec::new();
+        let intervals = &mut self.consistency().knowledge.intervals;
+        faults::attach_notices(setup.fault, message, intervals, to, me, setup.is_ordered, &mut knowledge);
+        knowledge
+    }
+
+    fn wake(&mut self, waiter: u32, value: u64) -> Result<(), String> {
+        let awaits = Doing::Awaits(CallStep::Await);
+        let is_it = |thread: &Thread| u32::from(thread.number) == waiter && thread.doing == awaits;
+        let Some(thread) = self.node.threads.iter().position(is_it) else {
+            return Err(format!("node {} wakes {waiter}, which does not wait", self.node.me));
+        };
+        self.node.go_on(thread, CallOutcome::Granted(value));
+        Ok(())
+    }
+
+    fn wake_publisher(&mut self, publisher: u32) {
+        self.node.publication_is_over(publisher, self.setup, self.out);
+    }
+
+    fn breach(&mut self, by: Option<NodeId>, what: &'static str) -> Result<(), String> {
+        Err(crate::model::breach(self.node.me, by, what))
+    }
+
+    fn marked_in(
         &mut self,
         pages: Range<u32>,
         mut found: impl FnMut(&mut Self, Range<u32>) -> Result<(), String>,
     ) -> Result<(), String> {
-        let first = self.node.pages.iter().flat_map(Shard::watched).map(PageRange::first).min();
+        let first = self.node.parts.shards.iter().flat_map(Shard::watched).map(PageRange::first).min();
         let is_looked_at = |page: PageIndex| match self.setup.fault {
             Fault::NoScan => false,
             Fault::FirstChunkOnly => first.is_some_and(|first| first.0 / CHUNK_PAGES == page.0 / CHUNK_PAGES),
@@ -331,24 +373,7 @@ impl Publisher for Acting<'_> {
         Ok(())
     }
 
-    fn piggybacking(&self, to: NodeId) -> Piggybacking {
-        Piggybacking::new(to, PAGE_BYTES, false)
+    fn passes_over(&self, shard: u32) -> bool {
+        self.setup.fault == Fault::LooksInOne && shard > 0
     }
-
-    fn use_message(&mut self, from: NodeId, message: wire::Message) -> Result<(), String> {
-        let wire::Message::Sync(message) = message else { return Err(format!("{from} sends {message}")) };
-        self.node.sync_step(self.setup, sync::Input::Message(from, message), self.out);
-        Ok(())
-    }
-
-    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), String> {
-        Err(format!("node {} refuses {from}: {why}", self.node.me))
-    }
-}
-
-/// The debug text, shortened.
-pub(super) fn text(value: &impl std::fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    let text = text.replace("PageIndex", "").replace("NodeId", "").replace("PageRange ", "").replace("PageSet ", "");
-    text.replace("Message { from: ", "hears { from: ")
 }

@@ -281,7 +281,7 @@ impl Model for Orders {
                 let number = self.as_delivered(&state, state.packets[place]);
                 let Envelope { from, to, packet } = self.packets.value(number).clone();
                 self.work_out(state.nodes[usize::from(to)], number, &mut out);
-                format!("{from}->{to} arrives: {}", super::effects::text(&packet))
+                format!("{from}->{to} arrives: {packet}")
             }
         };
         let mut lines = vec![first];

@@ -118,11 +118,11 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
     match (fault, input) {
         (Fault::None, _) => Some(input),
         (Fault::PendingNotApplied, Input::Notice { range, .. }) => {
-            (!range.pages().any(|page| node.shard_of(page).protocol.is_pending(page))).then_some(input)
+            (!range.pages().any(|page| node.parts.shard(page).protocol.is_pending(page))).then_some(input)
         }
         (Fault::ChangeForgotten, Input::Changed { .. }) => None,
         (Fault::HearsWhilePending, Input::Message { from, message: Message::Update { pages, number, .. } })
-            if pages.pages().all(|page| node.shard_of(page).protocol.is_pending(page)) =>
+            if pages.pages().all(|page| node.parts.shard(page).protocol.is_pending(page)) =>
         {
             let message = Message::Updated { pages, number, kept: pages.mask() };
             let packet = Packet::Page { message, body: Body::Nothing };
@@ -149,7 +149,7 @@ pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<
         _ => return None,
     };
     let Input::Message { message: Message::Piggybacked { page, stamp }, .. } = *input else { return None };
-    let objection = node.shard_of(page).protocol.as_hlrc()?.objection(page, stamp);
+    let objection = node.parts.shard(page).protocol.as_hlrc()?.objection(page, stamp);
     (objection == Some(wrong)).then_some(Effect::Merge { page, has_twin })
 }
 

@@ -1,18 +1,17 @@
-//! One node: its shard, its [`Consistency`] and its synchronisation, which decide as in the runtime; its memory and its
-//! threads.
+//! One node: its parts, which decide as in the runtime ([`node::Node`]); its memory and its threads.
 //!
 //! Promises: everything at a node depends on that node alone, so the result of a step can be stored. It publishes
 //! before a release, sends knowledge with every message that may release something, and applies notices before an
 //! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
-use super::effects::{Envelope, Event, Out, Packet};
+use super::effects::{Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
-use crate::model::twinned::{Body, Releasing, Twinned};
+use crate::model::twinned::{Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{self, Consistency, Shard};
+use trellis_cluster_protocol::node::{self, Consistency, Parts, Shard};
 use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync};
-use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
@@ -54,10 +53,8 @@ pub struct Thread {
 pub struct Node {
     /// Its number.
     pub me: u16,
-    /// Its pages, by shard. The protocol holds none of them for a thread, so nothing is ever pending in their timers.
-    pub(super) pages: Vec<Shard<Running>>,
-    pub(super) consistency: Consistency,
-    pub(super) sync: Sync,
+    /// The protocol holds no page for a thread, so nothing is ever pending in the timers.
+    pub(super) parts: node::Node<Running>,
     pub(super) copies: Twinned,
     /// How often its threads may still give up waiting for a publication.
     give_ups: u8,
@@ -91,11 +88,11 @@ impl Node {
             let shard = Shard::new(setup.protocol.start(geometry), geometry, NodeId(0));
             shard.opening_after(setup.stored_in_a_row)
         };
+        let pages = (0..setup.shards()).map(|shard| setup.geometry(me, shard)).map(pages).collect();
+        let consistency = Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX);
         Node {
             me,
-            pages: (0..setup.shards()).map(|shard| setup.geometry(me, shard)).map(pages).collect(),
-            consistency: Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX),
-            sync: Sync::new(NodeId(me), setup.nodes),
+            parts: node::Node::new(pages, Sync::new(NodeId(me), setup.nodes), Some(consistency), NodeId(0)),
             copies: Twinned::new(setup.pages.len()),
             give_ups: setup.give_ups,
             threads: threads.map(thread).collect(),
@@ -138,18 +135,13 @@ impl Node {
 
     /// Whether it holds nothing back.
     pub fn is_quiet(&self) -> bool {
-        self.consistency.knowledge.is_quiet()
+        self.parts.releases.as_ref().is_some_and(|consistency| consistency.knowledge.is_quiet())
     }
 
     /// The current content of the page at `place`, if this node is its home.
     pub fn master(&self, setup: &Setup, place: usize) -> Option<&Page> {
         let page = setup.page(place);
-        self.shard_of(page).protocol.owns(page).then(|| &self.copies.bytes[place])
-    }
-
-    /// The shard of a page.
-    pub(super) fn shard_of(&self, page: PageIndex) -> &Shard<Running> {
-        &self.pages[page.0 as usize / CHUNK_PAGES as usize]
+        self.parts.shard(page).protocol.owns(page).then(|| &self.copies.bytes[place])
     }
 
     /// A thread takes its next step.
@@ -167,7 +159,7 @@ impl Node {
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
-                self.step(setup, page, Input::Prefetch { wanted, write, announced }, &Body::Nothing, out);
+                self.take(setup, node::Input::Page(page, Input::Prefetch { wanted, write, announced }), out);
             }
             (Doing::Ready, operation) => {
                 let Some(input) = self.call_of(thread, operation) else { unreachable!("{operation:?} is a call") };
@@ -244,7 +236,7 @@ impl Node {
         } else {
             PageRange::one(page)
         };
-        self.step(setup, page, Input::Fault { page, write, wanted }, &Body::Nothing, out);
+        self.take(setup, node::Input::Page(page, Input::Fault { page, write, wanted }), out);
     }
 
     /// The call that an operation is, if it is one.
@@ -286,7 +278,7 @@ impl Node {
     }
 
     /// The step of the thread's call is over. Returns the next one.
-    fn go_on(&mut self, thread: usize, outcome: CallOutcome) -> CallStep {
+    pub(super) fn go_on(&mut self, thread: usize, outcome: CallOutcome) -> CallStep {
         let Thread { doing, call, .. } = &mut self.threads[thread];
         let next = call.as_mut().expect("it makes a call").go_on(outcome);
         *doing = Doing::Calls(next);
@@ -295,7 +287,7 @@ impl Node {
 
     fn publish(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         if setup.fault == Fault::ClosesEarly {
-            self.consistency.knowledge.intervals.close();
+            self.consistency().knowledge.intervals.close();
         }
         let publisher = self.threads[thread].number.into();
         let mut acting = self.acting(setup, out);
@@ -312,12 +304,12 @@ impl Node {
     /// A thread waits for its publication no longer. It releases nothing, and begins its operation again.
     pub fn give_up(&mut self, setup: &Setup, thread: usize) {
         self.give_ups -= 1;
-        faults::end_publication(setup.fault, &mut self.consistency);
+        faults::end_publication(setup.fault, self.consistency());
         if setup.fault == Fault::ForgetsLate {
-            let knowledge = self.consistency.knowledge.clone();
+            let knowledge = self.consistency().knowledge.clone();
             let (me, pages) = (NodeId(self.me), setup.region_pages());
-            self.consistency = Consistency::new(me, setup.nodes, pages, setup.is_ordered, usize::MAX);
-            self.consistency.knowledge = knowledge;
+            *self.consistency() = Consistency::new(me, setup.nodes, pages, setup.is_ordered, usize::MAX);
+            self.consistency().knowledge = knowledge;
         }
         (self.threads[thread].doing, self.threads[thread].call) = (Doing::Ready, None);
     }
@@ -343,7 +335,7 @@ impl Node {
         let Thread { number, next, call, .. } = self.threads[thread];
         let input = call.expect("it makes a call").input();
         if input.releases() && setup.fault != Fault::ReleasesUnpublished {
-            faults::end_publication(setup.fault, &mut self.consistency);
+            faults::end_publication(setup.fault, self.consistency());
         }
         match setup.scripts[usize::from(number)].operations[usize::from(next)] {
             Operation::Unlock(lock) => out.event(Event::Unlock { thread: number, lock }),
@@ -355,7 +347,7 @@ impl Node {
             CallStep::End(outcome) => self.end_call(setup, thread, outcome, out),
             step => self.threads[thread].doing = Doing::Awaits(step),
         }
-        self.sync_step(setup, input, out);
+        self.take(setup, node::Input::Sync(input), out);
     }
 
     /// The thread's call was answered: what was learnt is applied before the program continues.
@@ -365,7 +357,7 @@ impl Node {
             Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
             Operation::Barrier => {
                 if setup.fault == Fault::ForgetsTooEarly {
-                    let intervals = &mut self.consistency.knowledge.intervals;
+                    let intervals = &mut self.consistency().knowledge.intervals;
                     let time = intervals.time().to_vec();
                     intervals.everybody_knows(&time);
                 }
@@ -396,7 +388,7 @@ impl Node {
     }
 
     fn refresh(&mut self, setup: &Setup, out: &mut Out) {
-        let Some(notices) = self.consistency.refresh() else { return };
+        let Some(notices) = self.consistency().refresh() else { return };
         let mut notices: Vec<Notice> = notices.collect();
         faults::alter_notices(setup.fault, &mut notices);
         let applied = node::apply(&mut self.acting(setup, out), notices.into_iter());
@@ -407,89 +399,32 @@ impl Node {
     pub fn deliver(&mut self, setup: &Setup, from: u16, packet: &Packet, out: &mut Out) {
         match packet {
             Packet::Page { message, body } => {
-                let arrived = self.acting(setup, out).arrive(*message, body);
-                out.check(arrived);
-                self.step(setup, message.page(), Input::Message { from: NodeId(from), message: *message }, body, out);
+                let (mut acting, message) = (self.acting(setup, out), *message);
+                let input = Input::Message { from: NodeId(from), message };
+                let arrived = acting.arrive(message, body);
+                let step = |()| node::step(&mut acting.hold_of(message.page()), input, Some((message, body)));
+                let stepped = arrived.and_then(step);
+                out.check(stepped.map(drop));
+            }
+            Packet::Sync { message, knowledge } if message.releases() && setup.fault == Fault::UsesTooEarly => {
+                // This mutant does not wait for the knowledge on which the message depends.
+                let _ = self.consistency().knowledge.intervals.learn(NodeId(from), knowledge);
+                self.take(setup, node::Input::Sync(sync::Input::Message(NodeId(from), *message)), out);
             }
             Packet::Sync { message, knowledge } => {
-                if message.releases() && setup.fault != Fault::UsesTooEarly {
-                    let message = wire::Message::Sync(*message);
-                    let heard = node::hear(&mut self.acting(setup, out), NodeId(from), message, knowledge);
-                    return out.check(heard);
-                }
-                if message.releases() {
-                    // This mutant does not wait for the knowledge on which the message depends.
-                    let _ = self.consistency.knowledge.intervals.learn(NodeId(from), knowledge);
-                }
-                self.sync_step(setup, sync::Input::Message(NodeId(from), *message), out);
+                let message = wire::Message::Sync(*message);
+                let received = node::Node::receive(&mut self.acting(setup, out), NodeId(from), message, knowledge);
+                out.check(received);
             }
         }
     }
 
-    pub(super) fn sync_step(&mut self, setup: &Setup, input: sync::Input, out: &mut Out) {
-        let operated = match input {
-            sync::Input::Operate(flag, operation, waiter) if flag % u64::from(setup.nodes) == u64::from(self.me) => {
-                Some((flag, operation, waiter))
-            }
-            sync::Input::Message(_, sync::Message::AtomicRequest(flag, operation, waiter)) => {
-                Some((flag, operation, waiter))
-            }
-            _ => None,
-        };
-        if let Some((flag, operation, waiter)) = operated {
-            let is_store = operation != sync::Operation::Load;
-            out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
-        }
-        let next = self.sync.token_goes_to(&input);
-        let mut effects = Vec::new();
-        let stepped = node::with_token(&mut self.acting(setup, out), &input, |sync| sync.step(input, &mut effects));
+    fn take(&mut self, setup: &Setup, input: node::Input, out: &mut Out) {
+        let stepped = node::Node::step(&mut self.acting(setup, out), input);
         out.check(stepped);
-        let goes_to = |to| effects.iter().any(|effect| goes_with(effect) == Some(to));
-        if next.is_some_and(|to| !goes_to(to)) {
-            out.problem(format!("node {} keeps a token that was to leave it: {input:?}", self.me));
-        }
-        for effect in effects {
-            match effect {
-                sync::Effect::Send(to, message) => {
-                    let mut knowledge = Vec::new();
-                    if message.releases() {
-                        let intervals = &mut self.consistency.knowledge.intervals;
-                        faults::attach_notices(
-                            setup.fault,
-                            &message,
-                            intervals,
-                            to,
-                            self.me,
-                            setup.is_ordered,
-                            &mut knowledge,
-                        );
-                    }
-                    out.send(Envelope { from: self.me, to: to.0, packet: Packet::Sync { message, knowledge } });
-                }
-                sync::Effect::Wake(waiter, value) => {
-                    let is_it = |thread: &Thread| {
-                        u32::from(thread.number) == waiter && thread.doing == Doing::Awaits(CallStep::Await)
-                    };
-                    match self.threads.iter().position(is_it) {
-                        Some(thread) => _ = self.go_on(thread, CallOutcome::Granted(value)),
-                        None => out.problem(format!("node {} wakes {waiter}, which does not wait", self.me)),
-                    }
-                }
-                sync::Effect::Violation(from, what) => {
-                    out.problem(format!("node {} reports of {from}: {what}", self.me));
-                }
-                sync::Effect::Refused(waiter, what) => {
-                    out.problem(format!("node {} refuses a call of thread {waiter}: {what}", self.me));
-                }
-            }
-        }
     }
-}
 
-/// The node that receives a lock's token.
-fn goes_with(effect: &sync::Effect) -> Option<NodeId> {
-    match effect {
-        sync::Effect::Send(to, sync::Message::LockToken(_)) => Some(*to),
-        _ => None,
+    fn consistency(&mut self) -> &mut Consistency {
+        self.parts.releases.as_mut().expect("its pages are under release consistency")
     }
 }

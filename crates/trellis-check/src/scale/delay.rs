@@ -10,12 +10,10 @@
 //!
 //! Promises: every row comes from the real layer in the simulator, with all checks on.
 
-use super::calm;
-use crate::simulate::{Faults, Layout, Outcome, Pattern, Scenario, Seed, Verdict, Wires, run_until};
+use crate::simulate::{Outcome, Pattern, Scenario, Verdict, Wires, run_until};
+use trellis_cluster_protocol::Nanoseconds;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::{Layer, Threshold};
-use trellis_cluster_protocol::homes::{Home, Manager};
-use trellis_cluster_protocol::{Nanoseconds, NodeId};
 
 /// More than any thread can do in its time.
 const OPERATIONS: u32 = u32::MAX / 2;
@@ -113,30 +111,9 @@ fn microseconds_per_turn(study: &DelayStudy, outcome: &Outcome) -> f64 {
 fn program(study: &DelayStudy, threshold: Option<Threshold>, nodes: u16, pattern: Pattern) -> Result<Outcome, String> {
     let layered = threshold.map_or(Some(study.base), |threshold| study.base.within(Layer::Delay(threshold)));
     let protocol = layered.ok_or_else(|| format!("{} has a delay layer already", study.base))?;
-    let scenario = Scenario {
-        seed: Seed { protocol: Some(protocol), number: 1 },
-        protocol,
-        home: Home::Manager(Manager(NodeId(0))),
-        coordinator: 0,
-        founders: nodes,
-        joiners: 0,
-        layout: Layout { chunks: 1, pages_of_chunk: 1 },
-        threads: 1,
-        operations: OPERATIONS,
-        pattern,
-        write_percent: 100,
-        manners: calm(),
-        wires: Wires {
-            latency_ns: study.latency_ns,
-            spread_ns: 0,
-            jitter_ns: 0,
-            bytes_per_second: 1_250_000_000,
-            page_bytes: 4096,
-        },
-        faults: Faults::default(),
-        datagrams: false,
-        heal_at: 0,
-    };
+    let calm = Scenario::calm(protocol, nodes, pattern);
+    let wires = Wires { latency_ns: study.latency_ns, ..calm.wires };
+    let scenario = Scenario { operations: OPERATIONS, write_percent: 100, wires, ..calm };
     let outcome = run_until(scenario, study.span_ns);
     match &outcome.verdict {
         Verdict::Passed => Ok(outcome),

@@ -8,12 +8,11 @@ mod delay;
 
 pub use delay::{DelayRow, DelayStudy, delay_study};
 
-use crate::simulate::{Faults, Layout, Manners, Outcome, Pattern, Real, Scenario, Seed, Verdict, Wires, run};
+use crate::simulate::{Layout, Outcome, Pattern, Real, Scenario, Seed, Verdict, Wires, run};
 use std::fmt;
 use trellis_cluster_protocol::Nanoseconds;
-use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
-use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
+use trellis_cluster_protocol::homes::{Home, Interleaved};
 
 /// The maximum number of nodes of a row.
 pub const NODES_MAX: u16 = 1024;
@@ -240,53 +239,27 @@ fn check(outcome: &Outcome, workload: Workload) -> Result<(), String> {
 /// A cluster without faults.
 fn scenario(options: &Options, workload: Workload, protocol: Protocol, nodes: u16) -> Scenario {
     let homes = nodes.min(HOMES_MAX);
+    let pattern = match workload {
+        Workload::Uniform | Workload::Hot => Pattern::Uniform,
+        Workload::Barrier => Pattern::Barriers,
+        Workload::Lock => Pattern::OneLock,
+    };
+    let calm = Scenario::calm(protocol, nodes, pattern);
     Scenario {
         seed: Seed { protocol: Some(protocol), number: options.seed },
-        protocol,
-        home: if workload == Workload::Hot {
-            Home::Manager(Manager(NodeId(0)))
-        } else {
-            Home::Interleaved(Interleaved)
-        },
-        coordinator: 0,
-        founders: nodes,
-        joiners: 0,
+        home: if workload == Workload::Hot { calm.home } else { Home::Interleaved(Interleaved) },
         layout: match workload {
             Workload::Uniform => Layout { chunks: u32::from(homes), pages_of_chunk: PAGES_OF_HOME },
-            _ => Layout { chunks: 1, pages_of_chunk: 1 },
+            _ => calm.layout,
         },
-        threads: 1,
         operations: options.operations.div_ceil(u32::from(nodes)),
-        pattern: match workload {
-            Workload::Uniform | Workload::Hot => Pattern::Uniform,
-            Workload::Barrier => Pattern::Barriers,
-            Workload::Lock => Pattern::OneLock,
-        },
         write_percent: options.write_percent,
-        manners: calm(),
         wires: Wires {
             latency_ns: options.latency_ns,
-            spread_ns: 0,
-            jitter_ns: 0,
             bytes_per_second: options.bytes_per_second,
             page_bytes: options.page_bytes,
+            ..calm.wires
         },
-        faults: Faults::default(),
-        datagrams: false,
-        heal_at: 0,
-    }
-}
-
-/// Threads that compute for a microsecond, and runtimes without delays.
-fn calm() -> Manners {
-    Manners {
-        think_ns: 1_000,
-        look_ns: 2_000,
-        hold_ns: 5_000_000,
-        late_faults: false,
-        eager: false,
-        wide: false,
-        guesses: false,
-        silent: false,
+        ..calm
     }
 }

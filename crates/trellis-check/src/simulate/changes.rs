@@ -59,7 +59,7 @@ impl<S: Start> World<'_, S> {
         let differs = random.once_in(DIFFERS_ONCE_IN) && node + 1 == self.scenario.founders && node > 0;
         let proposal = (u64::from(turn) + 1) * 2 + u64::from(differs);
         let protocol = if differs { other } else { protocol };
-        let (changes, what) = (self.nodes[usize::from(node)].changes, (pages.clone(), protocol));
+        let (changes, what) = (self.nodes[usize::from(node)].parts.changes, (pages.clone(), protocol));
         let begun = PageChange::begin(&changes, NodeId(node), what, proposal, FIRST_NUMBER);
         let (change, next) = begun.ok_or("the numbers of barriers are used up")?;
         let (barrier, is_refused) = ((0, true), differs);
@@ -73,7 +73,7 @@ impl<S: Start> World<'_, S> {
     /// to, though something about it is under way.
     pub(super) fn go_on_changing(&mut self, node: u16) -> Result<(), String> {
         let awaited = self.changing(node).awaited;
-        let shard = self.nodes[usize::from(node)].shard(awaited.first());
+        let shard = self.nodes[usize::from(node)].parts.shard(awaited.first());
         let is_awaited = |page| shard.protocol.is_pending(page) && shard.protocol.access(page) < Access::Write;
         match awaited.pages().any(is_awaited) {
             true => self.look_again(node),
@@ -136,7 +136,7 @@ impl<S: Start> World<'_, S> {
     fn check_settled(&mut self, node: u16) -> Result<(), String> {
         let pages = self.changing(node).pages.clone();
         let node_of = &self.nodes[usize::from(node)];
-        let unsettled = runs(pages).find_map(|run| node_of.shard(run.first()).unsettled(run));
+        let unsettled = runs(pages).find_map(|run| node_of.parts.shard(run.first()).unsettled(run));
         let what = |page| format!("node {node} says that nothing is under way, and its request for {page} is");
         unsettled.map_or(Ok(()), |page| Err(what(page)))
     }
@@ -156,11 +156,11 @@ impl<S: Start> World<'_, S> {
             Next::Operate(word, operation) => {
                 let call = self.nodes[usize::from(node)].ticket();
                 self.wait_for(node, call);
-                self.step_sync(node, sync::Input::Operate(word, operation, call))
+                self.synchronise(node, sync::Input::Operate(word, operation, call))
             }
             Next::Object(locked) => {
                 if self.start.fault() == NodeFault::AsksForFrozen {
-                    self.nodes[usize::from(node)].pages.iter_mut().for_each(Shard::thaw);
+                    self.nodes[usize::from(node)].parts.shards.iter_mut().for_each(Shard::thaw);
                 }
                 let objects = locked.is_some() || self.random.once_in(OBJECTS_ONCE_IN);
                 self.changing(node).is_refused |= objects;
@@ -188,7 +188,7 @@ impl<S: Start> World<'_, S> {
                 for barrier in barriers {
                     let call = self.nodes[usize::from(node)].ticket();
                     self.nodes[usize::from(node)].passed.insert(call);
-                    self.step_sync(node, sync::Input::Arrive(barrier, Contribution::Nothing, call))?;
+                    self.synchronise(node, sync::Input::Arrive(barrier, Contribution::Nothing, call))?;
                 }
                 self.proceed(node, Input::Done)
             }
@@ -216,7 +216,7 @@ impl<S: Start> World<'_, S> {
             let thread = self.changing(node).thread;
             self.queue.put(at, Event::GiveUp { node, thread, time_out: call });
         }
-        self.step_sync(node, sync::Input::Arrive(barrier, Contribution::Nothing, call))
+        self.synchronise(node, sync::Input::Arrive(barrier, Contribution::Nothing, call))
     }
 
     fn wait_for(&mut self, node: u16, call: u32) {
@@ -242,7 +242,7 @@ impl<S: Start> World<'_, S> {
         let machine = &mut self.nodes[usize::from(node)];
         let Changing { thread, turn, pages, barrier, is_refused, .. } =
             machine.changing.take().expect("a change is under way");
-        machine.changes.end(ending);
+        machine.parts.changes.end(ending);
         if !barrier.1 {
             machine.passed.insert(barrier.0);
         }

@@ -8,11 +8,11 @@ use super::events::Event;
 use super::node::{State, Taker, Thread};
 use super::node_faults::NodeFault;
 use super::world::World;
-use crate::model::{At, Stepping};
+use crate::model::Stepping;
 use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::Input as Fact;
-use trellis_cluster_protocol::node::{Leaving, LeavingStep, Member, Taking, locked};
-use trellis_cluster_protocol::sync::{self, Waiter};
+use trellis_cluster_protocol::node::{Leaving, Taking, locked};
+use trellis_cluster_protocol::sync::Waiter;
 use trellis_cluster_protocol::{Nanoseconds, PageRange};
 
 /// The thread that takes pages over, where it waits.
@@ -26,7 +26,11 @@ impl<S: Start> World<'_, S> {
         let is_joined = node >= self.scenario.founders;
         let state = &mut self.nodes[usize::from(node)];
         if is_joined && self.scenario.faults.leave && state.threads.iter().all(Thread::is_over) {
-            state.leaving = Some(Leaving::new(self.scenario.layout.pages()));
+            state.parts.leaving = Some(Leaving::new(self.scenario.layout.pages()));
+            let now = self.now;
+            if let Some(range) = locked(&mut self.at(node), now) {
+                return Err(format!("node {node} leaves while its program locks {range}"));
+            }
             self.members.changing += 1;
             self.recorder.note(self.now, || format!("n{node} wants to leave"));
             self.queue.put(self.now + POLL_NS, Event::Leave { node });
@@ -40,11 +44,11 @@ impl<S: Start> World<'_, S> {
 
     /// The node goes on with its steps as far as it can.
     pub(super) fn advance_leaving(&mut self, node: u16) -> Result<(), String> {
-        let Some(mut leaving) = self.nodes[usize::from(node)].leaving else { return Ok(()) };
+        let Some(mut leaving) = self.nodes[usize::from(node)].parts.leaving else { return Ok(()) };
         let now = self.now;
         let awaited = leaving.go_on(&mut self.at(node), now, 0)?;
         let is_over = awaited.is_none() && self.may_close(node)?;
-        self.nodes[usize::from(node)].leaving = (!is_over).then_some(leaving);
+        self.nodes[usize::from(node)].parts.leaving = (!is_over).then_some(leaving);
         if !is_over {
             self.queue.put(self.now + POLL_NS, Event::Leave { node });
         }
@@ -75,10 +79,10 @@ impl<S: Start> World<'_, S> {
     /// for may have come.
     pub(super) fn take_over(&mut self, node: u16) -> Result<(), String> {
         while self.nodes[usize::from(node)].taker == Taker::Ready {
-            let mut take_over = std::mem::take(&mut self.nodes[usize::from(node)].take_over);
+            let mut take_over = std::mem::take(&mut self.nodes[usize::from(node)].parts.take_over);
             let now = self.now;
             let step = take_over.go_on(&mut self.at(node), now, TAKER);
-            self.nodes[usize::from(node)].take_over = take_over;
+            self.nodes[usize::from(node)].parts.take_over = take_over;
             match step? {
                 None => break,
                 Some(Taking::Done) => return self.member(node, Fact::TookOver),
@@ -86,50 +90,12 @@ impl<S: Start> World<'_, S> {
                     self.step(node, wanted.first(), Input::Prefetch { wanted, write: true, announced: true })?;
                 }
                 Some(Taking::Page(_)) if self.start.fault() == NodeFault::TakesEarly => {
-                    self.nodes[usize::from(node)].take_over.skip_page();
+                    self.nodes[usize::from(node)].parts.take_over.skip_page();
                     self.nodes[usize::from(node)].taker = Taker::Ready;
                 }
                 Some(Taking::Page(_)) => {}
             }
         }
         Ok(())
-    }
-}
-
-impl<S: Start> Member for At<'_, World<'_, S>> {
-    fn pass_tokens_on(&mut self) -> Result<(), String> {
-        let now = self.cluster.now;
-        if let Some(range) = locked(self, now) {
-            return Err(format!("node {} leaves while its program locks {range}", self.node));
-        }
-        let At { cluster, node, .. } = self;
-        match cluster.start.fault() {
-            NodeFault::KeepsTokens => Ok(()),
-            _ => cluster.step_sync(*node, sync::Input::Depart),
-        }
-    }
-
-    fn tell_members(&mut self, fact: Fact) -> Result<(), String> {
-        let At { cluster, node, .. } = self;
-        match fact {
-            Fact::Behind(_) if cluster.start.fault() == NodeFault::NamesNothing => return Ok(()),
-            // Its program loads nothing any more, though its views may still allow it.
-            Fact::HandedOver => cluster.memory.retire(*node),
-            _ => {}
-        }
-        cluster.member(*node, fact)
-    }
-
-    fn has_come(&mut self, step: LeavingStep) -> bool {
-        let node = &self.cluster.nodes[usize::from(self.node)];
-        match step {
-            LeavingStep::AwaitTurn => node.may_hand_over,
-            LeavingStep::AwaitSynchronisation => node.sync.is_clear(),
-            _ => node.all_left,
-        }
-    }
-
-    fn skips(&self, step: LeavingStep) -> bool {
-        self.cluster.start.fault().skipped() == Some(step)
     }
 }

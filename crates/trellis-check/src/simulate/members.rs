@@ -119,7 +119,7 @@ impl<S: Start> World<'_, S> {
     fn begin_membership(&mut self, node: u16) {
         let membership = Membership::new(NodeId(node), self.scenario.nodes(), SILENCE_NS_MAX);
         let coordinator = NodeId(self.members.coordinator);
-        self.nodes[usize::from(node)].membership = Some(match self.scenario.joiners {
+        self.nodes[usize::from(node)].parts.membership = Some(match self.scenario.joiners {
             0 => membership,
             _ => membership.elastic(self.scenario.founders, coordinator),
         });
@@ -127,7 +127,7 @@ impl<S: Start> World<'_, S> {
 
     /// The node looks at the clock from now on.
     fn watch(&mut self, node: u16) {
-        let membership = self.nodes[usize::from(node)].membership.as_ref();
+        let membership = self.nodes[usize::from(node)].parts.membership.as_ref();
         let interval = membership.expect("it was begun").tick_interval();
         let first = self.now + self.members.random.below(interval);
         self.queue.put(first, Event::Tick { node });
@@ -144,7 +144,7 @@ impl<S: Start> World<'_, S> {
 
     /// A process gets a number from the coordinator, and connects to every node that is present.
     fn join(&mut self) -> Result<(), String> {
-        let coordinator = self.nodes[usize::from(self.members.coordinator)].membership.as_mut();
+        let coordinator = self.nodes[usize::from(self.members.coordinator)].parts.membership.as_mut();
         let number = coordinator.expect("nodes may join").reserve();
         let node = number.map_err(|why| format!("a process gets no number: {why:?}"))?.0;
         self.recorder.note(self.now, || format!("n{node} asks to join"));
@@ -167,7 +167,7 @@ impl<S: Start> World<'_, S> {
     pub(super) fn change_members(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Tick { node } => {
-                let membership = self.nodes[usize::from(node)].membership.as_ref();
+                let membership = self.nodes[usize::from(node)].parts.membership.as_ref();
                 let interval = membership.expect("who ticks has one").tick_interval();
                 self.queue.put(self.now + interval, Event::Tick { node });
                 self.member(node, Fact::Tick)
@@ -198,50 +198,31 @@ impl<S: Start> World<'_, S> {
 
     /// One fact for the membership of a node.
     pub(super) fn member(&mut self, node: u16, fact: Fact) -> Result<(), String> {
-        let Some(membership) = &mut self.nodes[usize::from(node)].membership else { return Ok(()) };
-        self.tally.steps += 1;
-        let mut effects = Vec::new();
-        membership.step(self.now, fact, &mut effects);
-        for effect in effects {
-            match effect {
-                Effect::Send(to, message) => self.send(node, to, wire::Message::Membership(message))?,
-                Effect::Died(peer) | Effect::Silent(peer, _) | Effect::Failed(peer) => self.learns(node, peer)?,
-                Effect::Joined => {
-                    self.recorder.note(self.now, || format!("n{node} has joined"));
-                    self.members.changing -= 1;
-                    self.start_threads(node);
-                }
-                Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
-                Effect::TakeOver(_) if self.start.fault() == NodeFault::TakesNothing => {}
-                Effect::TakeOver(range) => self.nodes[usize::from(node)].take_over.name(range),
-                Effect::TakeOverEnds => self.nodes[usize::from(node)].take_over.end(),
-                Effect::Came(_) | Effect::Departs(_) | Effect::Absent(_) | Effect::Vanished(_) => {
-                    self.members_changed(node, effect)?;
-                }
-                Effect::AllLeft => self.nodes[usize::from(node)].all_left = true,
-                Effect::Ended => return Err(format!("node {node} believes that the cluster has ended")),
-                Effect::Violation(peer, what) => return Err(format!("node {node} reports of {peer}: {what}")),
-            }
-        }
+        node::Node::step(&mut self.at(node), node::Input::Membership(fact))?;
         self.take_over(node)
     }
 
-    fn members_changed(&mut self, node: u16, effect: Effect) -> Result<(), String> {
-        let coordinator = NodeId(self.members.coordinator);
-        match (self.start.fault(), effect) {
-            (NodeFault::ForgetsComers, Effect::Came(_)) => Ok(()),
-            _ => node::members_changed(&mut self.at(node), effect, coordinator),
+    /// The membership of a node has decided. Returns whether the node heeds it.
+    pub(super) fn heeds(&mut self, node: u16, effect: Effect) -> Result<bool, String> {
+        match (effect, self.start.fault()) {
+            (Effect::Died(peer) | Effect::Silent(peer, _) | Effect::Failed(peer), _) => self.learns(node, peer)?,
+            (Effect::Joined, _) => {
+                self.recorder.note(self.now, || format!("n{node} has joined"));
+                self.members.changing -= 1;
+                self.start_threads(node);
+            }
+            (Effect::Ended, _) => return Err(format!("node {node} believes that the cluster has ended")),
+            (Effect::TakeOver(_), NodeFault::TakesNothing) | (Effect::Came(_), NodeFault::ForgetsComers) => {
+                return Ok(false);
+            }
+            _ => {}
         }
-    }
-
-    pub(super) fn member_message(&mut self, node: u16, from: u16, message: Message) -> Result<(), String> {
-        self.recorder.fold(self.now ^ u64::from(node) << 32 ^ u64::from(from));
-        self.member(node, Fact::Message(NodeId(from), message))
+        Ok(true)
     }
 
     /// Anything that arrives is a sign of life.
     pub(super) fn heard(&mut self, node: u16, from: u16) -> Result<(), String> {
-        match &mut self.nodes[usize::from(node)].membership {
+        match &mut self.nodes[usize::from(node)].parts.membership {
             Some(membership) => {
                 membership.step(self.now, Fact::Heard(NodeId(from)), &mut Vec::new());
                 Ok(())

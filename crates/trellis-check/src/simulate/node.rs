@@ -1,4 +1,4 @@
-//! A node of a simulated cluster: its state machines, its threads, what its runtime remembers.
+//! A node of a simulated cluster: its parts, its threads, what its runtime remembers.
 //!
 //! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
 
@@ -6,11 +6,8 @@ use super::changes::Changing;
 use super::node_faults::Locking;
 use std::collections::BTreeSet;
 use trellis_base::Random;
-use trellis_cluster_protocol::membership::Membership;
-use trellis_cluster_protocol::node::change::Changes;
-use trellis_cluster_protocol::node::{Leaving, Shard, TakeOver};
-use trellis_cluster_protocol::sync::{Operation, Sync};
-use trellis_cluster_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::sync::Operation;
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange, node};
 
 /// One thing that a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,61 +161,31 @@ pub(super) enum State {
 
 /// A node.
 pub(super) struct Node<N> {
-    /// Its pages, by shard: the protocols, and what surrounds them.
-    pub(super) pages: Vec<Shard<N>>,
-    pub(super) sync: Sync,
-    pub(super) membership: Option<Membership>,
+    pub(super) parts: node::Node<N>,
     pub(super) threads: Vec<Thread>,
     pub(super) state: State,
     pub(super) paused_until: Nanoseconds,
-    /// Its steps, if it leaves.
-    pub(super) leaving: Option<Leaving>,
-    /// It is its turn to leave.
-    pub(super) may_hand_over: bool,
-    /// Every other node has said farewell.
-    pub(super) all_left: bool,
-    /// At the coordinator: the pages to take over from a node that leaves, and the thread that takes them.
-    pub(super) take_over: TakeOver,
+    /// At the coordinator: the thread that takes pages over.
     pub(super) taker: Taker,
     pub(super) tickets: u32,
-    /// How its changes of protocols have ended, and the one that is under way.
-    pub(super) changes: Changes,
+    /// The change of a protocol that is under way.
     pub(super) changing: Option<Changing>,
     /// Calls of barriers for which no thread waits.
     pub(super) passed: BTreeSet<u32>,
 }
 
 impl<N> Node<N> {
-    pub(super) fn new(me: u16, founders: u16, pages: Vec<Shard<N>>) -> Node<N> {
-        let state = if me < founders { State::Present } else { State::Absent };
+    pub(super) fn new(is_present: bool, parts: node::Node<N>) -> Node<N> {
         Node {
-            pages,
-            sync: Sync::new(NodeId(me), founders),
-            membership: None,
+            parts,
             threads: Vec::new(),
-            state,
+            state: if is_present { State::Present } else { State::Absent },
             paused_until: 0,
-            leaving: None,
-            may_hand_over: false,
-            all_left: false,
-            take_over: TakeOver::default(),
             taker: Taker::Ready,
             tickets: 0,
-            changes: Changes::default(),
             changing: None,
             passed: BTreeSet::new(),
         }
-    }
-
-    /// The shard of a page.
-    pub(super) fn shard(&self, page: PageIndex) -> &Shard<N> {
-        &self.pages[(page.0 / CHUNK_PAGES) as usize % self.pages.len()]
-    }
-
-    /// The same, to change it.
-    pub(super) fn shard_mut(&mut self, page: PageIndex) -> &mut Shard<N> {
-        let shards = self.pages.len();
-        &mut self.pages[(page.0 / CHUNK_PAGES) as usize % shards]
     }
 
     pub(super) fn is_present(&self) -> bool {

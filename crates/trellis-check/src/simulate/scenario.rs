@@ -312,6 +312,44 @@ const MICROSECOND: Nanoseconds = 1_000;
 const MILLISECOND: Nanoseconds = 1_000_000;
 
 impl Scenario {
+    /// A cluster without faults: programs with one thread on each of `nodes` nodes, which all use one page of node 0.
+    /// Threads compute for a microsecond, and runtimes do not delay.
+    pub fn calm(protocol: Protocol, nodes: u16, pattern: Pattern) -> Scenario {
+        Scenario {
+            seed: Seed { protocol: Some(protocol), number: 1 },
+            protocol,
+            home: Home::Manager(Manager(NodeId(0))),
+            coordinator: 0,
+            founders: nodes,
+            joiners: 0,
+            layout: Layout { chunks: 1, pages_of_chunk: 1 },
+            threads: 1,
+            operations: 60,
+            pattern,
+            write_percent: 50,
+            manners: Manners {
+                think_ns: MICROSECOND,
+                look_ns: 2 * MICROSECOND,
+                hold_ns: 5 * MILLISECOND,
+                late_faults: false,
+                eager: false,
+                wide: false,
+                guesses: false,
+                silent: false,
+            },
+            wires: Wires {
+                latency_ns: 10 * MICROSECOND,
+                spread_ns: 0,
+                jitter_ns: 0,
+                bytes_per_second: 1_250_000_000,
+                page_bytes: 4096,
+            },
+            faults: Faults::default(),
+            datagrams: false,
+            heal_at: 0,
+        }
+    }
+
     /// The scenario that `seed` stands for.
     pub fn from_seed(seed: Seed) -> Scenario {
         let mut random = Random::for_purpose(seed.number, 0);

@@ -15,7 +15,7 @@ use super::{overtaken_max, wait_ns_max};
 use crate::model::Stepping;
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::Event as Kind;
-use trellis_cluster_protocol::node::{self, LockStep, Parts, Shard};
+use trellis_cluster_protocol::node::{self, LockStep, Shard};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
@@ -58,7 +58,8 @@ impl<S: Start> World<'_, S> {
         }
         match action {
             Action::Prefetch { wanted, write, announced } => {
-                let input = self.nodes[usize::from(node)].shard(wanted.first()).prefetch(wanted, write, announced);
+                let input =
+                    self.nodes[usize::from(node)].parts.shard(wanted.first()).prefetch(wanted, write, announced);
                 input.map_or(Ok(()), |input| self.step(node, wanted.first(), input))?;
                 self.go_on(node, index);
                 Ok(())
@@ -78,7 +79,7 @@ impl<S: Start> World<'_, S> {
                 if self.lock_holders.remove(&lock) != Some(node) {
                     return Err(format!("node {node} gives lock {lock} back, which it does not hold"));
                 }
-                self.step_sync(node, sync::Input::Release(lock))?;
+                self.synchronise(node, sync::Input::Release(lock))?;
                 self.go_on(node, index);
                 Ok(())
             }
@@ -131,14 +132,14 @@ impl<S: Start> World<'_, S> {
         let wanted = workload::wanted(&self.scenario, thread, page);
         let write = thread.asks_write;
         self.tally.faults += 1;
-        let machine = &self.nodes[usize::from(node)].shard(page).protocol;
+        let machine = &self.nodes[usize::from(node)].parts.shard(page).protocol;
         match Kind::of(machine, page, write) {
             Kind::Read => self.tally.read_faults += 1,
             Kind::Write => self.tally.write_faults += 1,
             Kind::UpgradeOwner => self.tally.owner_upgrades += 1,
             Kind::UpgradeNotOwner => self.tally.other_upgrades += 1,
         }
-        let input = self.nodes[usize::from(node)].shard(page).fault(page, write, wanted);
+        let input = self.nodes[usize::from(node)].parts.shard(page).fault(page, write, wanted);
         // A frozen page is waited for until it is thawed.
         input.map_or(Ok(()), |input| self.step(node, page, input))
     }
@@ -166,7 +167,7 @@ impl<S: Start> World<'_, S> {
             if silent {
                 self.hold(node, page, SILENT_NS.min(self.scenario.manners.hold_ns));
             } else {
-                self.nodes[usize::from(node)].shard_mut(page).timers.wake(page);
+                self.nodes[usize::from(node)].parts.shard_mut(page).timers.wake(page);
             }
         }
     }
@@ -190,7 +191,7 @@ impl<S: Start> World<'_, S> {
     /// Somebody wants the page: it stays for its thread, but not for ever.
     pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
         let at_most = self.start.fault().held_at_most(at_most);
-        let due = self.nodes[usize::from(node)].shard_mut(page).timers.hold(page, self.now, at_most);
+        let due = self.nodes[usize::from(node)].parts.shard_mut(page).timers.hold(page, self.now, at_most);
         self.wake_at(node, due);
     }
 
@@ -203,8 +204,7 @@ impl<S: Start> World<'_, S> {
 
     /// The protocol hears of everything whose time has come.
     pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
-        let now = self.now;
-        (0..self.scenario.layout.shards()).try_for_each(|shard| node::take_due(&mut self.at(node).hold(shard), now))
+        node::Node::step(&mut self.at(node), node::Input::Due)
     }
 
     /// The access happens now.
@@ -299,7 +299,7 @@ impl<S: Start> World<'_, S> {
     fn call(&mut self, node: u16, index: u8, input: impl FnOnce(u32) -> sync::Input) -> Result<(), String> {
         let call = self.nodes[usize::from(node)].ticket();
         self.thread(node, index).doing = Doing::Calling(call);
-        self.step_sync(node, input(call))
+        self.synchronise(node, input(call))
     }
 
     /// A call of a thread is over.
@@ -339,7 +339,7 @@ impl<S: Start> World<'_, S> {
     /// A call has its pages, a piece of what its thread locks.
     pub(super) fn locked(&mut self, node: u16, range: PageRange, call: u32) -> Result<(), String> {
         let (index, now) = (self.caller(node, call)?, self.now);
-        let known = self.nodes[usize::from(node)].shard(range.first()).locks.find(call);
+        let known = self.nodes[usize::from(node)].parts.shard(range.first()).locks.find(call);
         let Some(known) = known.filter(|known| known.range == range) else {
             return Err(format!("node {node} is told that {range} is locked, which is not what call {call} wants"));
         };
@@ -417,11 +417,11 @@ impl<S: Start> World<'_, S> {
         if self.start.fault() != NodeFault::LocksFrozen {
             return locking.go_on(&mut self.at(node), now, number);
         }
-        let shards = &mut self.nodes[usize::from(node)].pages;
+        let shards = &mut self.nodes[usize::from(node)].parts.shards;
         let frozen: Vec<Range<u32>> = shards.iter().map(Shard::frozen).collect();
         shards.iter_mut().for_each(Shard::thaw);
         let step = locking.go_on(&mut self.at(node), now, number);
-        let shards = self.nodes[usize::from(node)].pages.iter_mut();
+        let shards = self.nodes[usize::from(node)].parts.shards.iter_mut();
         shards.zip(frozen).for_each(|(shard, pages)| shard.freeze(pages));
         step
     }

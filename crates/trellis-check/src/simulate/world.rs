@@ -9,17 +9,18 @@ use super::leaving::TAKER;
 use super::members::Members;
 use super::network::Network;
 use super::node::{Doing, Node, State, Taker, Thread};
+use super::node_faults::NodeFault;
 use super::pages::Pages;
 use super::record::Recorder;
 use super::scenario::{Layout, Pattern, Scenario, Wires};
 use super::{Start, Tally};
-use crate::model::{self, Memory, Stepping};
+use crate::model::{self, At, Memory, Stepping};
 use std::collections::BTreeMap;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
-use trellis_cluster_protocol::node::{Order, Shard};
+use trellis_cluster_protocol::node::{self, Effects, LeavingStep, Order, Shard};
 use trellis_cluster_protocol::sync::Waiter;
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, sync, wire};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, membership, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
 const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
@@ -73,7 +74,6 @@ pub(super) struct World<'a, S: Start> {
     free: Vec<u32>,
     /// How much virtual time each operation that was done may explain.
     operation_ns_max: Nanoseconds,
-    sync_effects: Vec<sync::Effect>,
 }
 
 impl<'a, S: Start> World<'a, S> {
@@ -103,7 +103,6 @@ impl<'a, S: Start> World<'a, S> {
             envelopes: Vec::with_capacity(256),
             free: Vec::with_capacity(256),
             operation_ns_max: operation_ns_max(&scenario.wires),
-            sync_effects: Vec::with_capacity(16),
             scenario,
         };
         for me in 0..nodes {
@@ -112,8 +111,10 @@ impl<'a, S: Start> World<'a, S> {
                 let machine = start.start(world.scenario.protocol, geometry);
                 Shard::new(machine, geometry, NodeId(world.scenario.coordinator))
             };
-            let pages = (0..world.scenario.layout.shards()).map(shard).collect();
-            world.nodes.push(Node::new(me, world.scenario.founders, pages));
+            let shards = (0..world.scenario.layout.shards()).map(shard).collect();
+            let (founders, coordinator) = (world.scenario.founders, NodeId(world.scenario.coordinator));
+            let parts = node::Node::new(shards, sync::Sync::new(NodeId(me), founders), None, coordinator);
+            world.nodes.push(Node::new(me < founders, parts));
         }
         world
     }
@@ -192,30 +193,8 @@ impl<'a, S: Start> World<'a, S> {
     }
 
     /// One fact for the locks, barriers and words of a node.
-    pub(super) fn step_sync(&mut self, node: u16, input: sync::Input) -> Result<(), String> {
-        self.tally.steps += 1;
-        self.recorder.fold(self.now ^ u64::from(node));
-        self.recorder.note(self.now, || format!("n{node} {input:?}"));
-        let mut effects = std::mem::take(&mut self.sync_effects);
-        self.nodes[usize::from(node)].sync.step(input, &mut effects);
-        let mut done = Ok(());
-        for &effect in &effects {
-            done = match effect {
-                sync::Effect::Send(to, message) => {
-                    self.tally.sync_messages += 1;
-                    self.send(node, to, wire::Message::Sync(message))
-                }
-                sync::Effect::Wake(waiter, value) => self.returned(node, waiter, value),
-                sync::Effect::Violation(from, what) => Err(format!("node {node} reports of {from}: {what}")),
-                sync::Effect::Refused(_, what) => Err(format!("node {node} refuses a call: {what}")),
-            };
-            if done.is_err() {
-                break;
-            }
-        }
-        effects.clear();
-        self.sync_effects = effects;
-        done
+    pub(super) fn synchronise(&mut self, node: u16, input: sync::Input) -> Result<(), String> {
+        node::Node::step(&mut self.at(node), node::Input::Sync(input))
     }
 
     pub(super) fn send(&mut self, from: u16, to: NodeId, message: wire::Message) -> Result<(), String> {
@@ -231,10 +210,10 @@ impl<'a, S: Start> World<'a, S> {
             Some(State::Crashed | State::Failed(..) | State::Present) => {}
         }
         let sender = &self.nodes[usize::from(from)];
-        let is_gone = sender.membership.as_ref().is_some_and(|members| members.is_gone(to));
+        let is_gone = sender.parts.membership.as_ref().is_some_and(|members| members.is_gone(to));
         let is_about_members = matches!(message, wire::Message::Membership(_));
         // A node that leaves serves until every other node has said farewell to it.
-        if is_gone && !is_about_members && sender.is_present() && sender.leaving.is_none() {
+        if is_gone && !is_about_members && sender.is_present() && sender.parts.leaving.is_none() {
             return Err(format!("node {from} sends to {to}, to which it said farewell: {message}"));
         }
         self.tally.messages += 1;
@@ -276,9 +255,10 @@ impl<'a, S: Start> World<'a, S> {
                 self.say_due(to)?;
                 self.hand_over(from, to, message)
             }
-            wire::Message::Sync(message) => self.step_sync(to, sync::Input::Message(NodeId(from), message)),
-            wire::Message::Membership(message) => self.member_message(to, from, message),
-            wire::Message::Heap(message) => Err(format!("nobody uses the heap here, and {from} sent {message:?}")),
+            message => {
+                node::Node::receive(&mut self.at(to), NodeId(from), message, &[])?;
+                self.take_over(to)
+            }
         }
     }
 
@@ -343,7 +323,7 @@ impl<'a, S: Start> World<'a, S> {
         }
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_present()) {
             let pages = (0..self.scenario.layout.places()).map(|place| self.scenario.layout.page(place));
-            if let Some(page) = pages.into_iter().find(|&page| node.shard(page).protocol.is_pending(page)) {
+            if let Some(page) = pages.into_iter().find(|&page| node.parts.shard(page).protocol.is_pending(page)) {
                 return Err(format!("a request of node {index} for {page} is under way for ever"));
             }
         }
@@ -425,7 +405,7 @@ impl<S: Start> Stepping for World<'_, S> {
     type Node = S::Node;
 
     fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<S::Node> {
-        self.nodes[usize::from(node)].shard_mut(page)
+        self.nodes[usize::from(node)].parts.shard_mut(page)
     }
 
     fn shards(&self) -> u32 {
@@ -437,7 +417,7 @@ impl<S: Start> Stepping for World<'_, S> {
     }
 
     fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
-        let pages = self.nodes[usize::from(node)].shard_mut(page);
+        let pages = self.nodes[usize::from(node)].parts.shard_mut(page);
         self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns)
     }
 
@@ -448,6 +428,59 @@ impl<S: Start> Stepping for World<'_, S> {
 
     fn note_effect(&mut self, _node: u16, effect: Effect) {
         self.recorder.effect(&effect);
+    }
+}
+
+impl<S: Start> Effects for At<'_, World<'_, S>> {
+    type Protocol = S::Node;
+
+    fn node(&mut self) -> &mut node::Node<S::Node> {
+        &mut self.cluster.nodes[usize::from(self.node)].parts
+    }
+
+    fn now(&self) -> Nanoseconds {
+        self.cluster.now
+    }
+
+    fn takes(&mut self, input: &node::Input) -> bool {
+        let At { cluster, node, .. } = self;
+        cluster.tally.steps += u64::from(matches!(input, node::Input::Sync(_) | node::Input::Membership(_)));
+        match (input, cluster.start.fault()) {
+            (node::Input::Sync(sync::Input::Depart), NodeFault::KeepsTokens)
+            | (node::Input::Membership(membership::Input::Behind(_)), NodeFault::NamesNothing) => return false,
+            // Its program loads nothing any more, though its views may still allow it.
+            (node::Input::Membership(membership::Input::HandedOver), _) => cluster.memory.retire(*node),
+            (node::Input::Membership(membership::Input::Message(from, _)), _) => {
+                cluster.recorder.fold(cluster.now ^ u64::from(*node) << 32 ^ u64::from(from.0));
+            }
+            (node::Input::Sync(input), _) => {
+                cluster.recorder.fold(cluster.now ^ u64::from(*node));
+                cluster.recorder.note(cluster.now, || format!("n{node} {input:?}"));
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn heeds(&mut self, effect: membership::Effect) -> Result<bool, String> {
+        self.cluster.heeds(self.node, effect)
+    }
+
+    fn send(&mut self, to: NodeId, message: wire::Message, _knowledge: Vec<u8>) -> Result<(), String> {
+        self.cluster.tally.sync_messages += u64::from(matches!(message, wire::Message::Sync(_)));
+        self.cluster.send(self.node, to, message)
+    }
+
+    fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), String> {
+        self.cluster.returned(self.node, waiter, value)
+    }
+
+    fn breach(&mut self, by: Option<NodeId>, what: &'static str) -> Result<(), String> {
+        Err(model::breach(self.node, by, what))
+    }
+
+    fn skips(&self, step: LeavingStep) -> bool {
+        self.cluster.start.fault().skipped() == Some(step)
     }
 }
 

@@ -69,12 +69,17 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
             .collect();
         say!(
             "{}",
-            json!({ "switch": about.name, "cluster": cluster, "redirects_max": about.redirects_max,
-                "grants": about.grants, "ports": ports, "runs": runs })
+            json!({ "switch": about.name, "cluster": cluster, "redirects_max": about.capabilities.redirects_max,
+                "grants": about.capabilities.grants, "ports": ports, "runs": runs })
         );
         return Ok(exit::FINE);
     }
-    say!("switch {}: {} hosts of {cluster}, room for {} redirects", about.name, ports.len(), about.redirects_max);
+    say!(
+        "switch {}: {} hosts of {cluster}, room for {} redirects",
+        about.name,
+        ports.len(),
+        about.capabilities.redirects_max
+    );
     say!(
         "{:>5} {:>6} {:<7} {:>12} {:>12} {:>10} {:>10} {:>10}",
         "port",

@@ -40,7 +40,7 @@ pub enum Awaited {
 }
 
 /// A node that leaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaving {
     /// The pages of the region.
     pages: u32,

@@ -11,8 +11,8 @@
 //! other parts holds them one after the other ([`Parts`], [`Publisher`], [`Member`]): [`publish`], [`apply`], [`hear`],
 //! [`with_token`], [`LockedRange`], [`PageChange`], [`Leaving`], [`members_changed`].
 //!
-//! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
-//! thread, no bytes of pages.
+//! The runtime keeps these values under locks of their own. [`Node`] is all of them as one value, as the checker's clusters
+//! have it. Both drive the same code, which keeps the rules of the crate: no clock, no thread, no bytes of pages.
 
 pub mod change;
 mod consistency;
@@ -29,6 +29,7 @@ mod shard;
 mod step;
 mod take_over;
 mod timers;
+mod whole;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
 pub use departure::{Awaited, Leaving, Member, answer_deferred, answer_held, members_changed};
@@ -46,3 +47,4 @@ pub use shard::{Order, Shard};
 pub use step::{Carrier, Parts, looks, runs_on, step, take, take_due};
 pub use take_over::{TakeOver, Taking};
 pub use timers::{Resumes, Timers};
+pub use whole::{Effects, Input, Node};

@@ -35,10 +35,10 @@ pub trait Publisher: Parts + Releases {
     fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut Self::Synchronisation) -> R) -> R;
 
     /// Whether some page is under release consistency.
-    fn has_releases(&self) -> bool;
+    fn has_releases(&mut self) -> bool;
 
     /// Whether stores may have to be looked for in this shard.
-    fn is_watching(&self, shard: u32) -> bool;
+    fn is_watching(&mut self, shard: u32) -> bool;
 
     /// Passes to `found` those of `pages` that the kernel marked.
     fn stores_in(

@@ -145,11 +145,11 @@ impl Publisher for NodeCarrier<'_, ()> {
         act(&mut lock(&self.node.synchronisation))
     }
 
-    fn has_releases(&self) -> bool {
+    fn has_releases(&mut self) -> bool {
         self.node.consistency.is_used()
     }
 
-    fn is_watching(&self, shard: u32) -> bool {
+    fn is_watching(&mut self, shard: u32) -> bool {
         self.node.consistency.is_watching(shard)
     }
 

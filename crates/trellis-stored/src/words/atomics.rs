@@ -177,7 +177,7 @@ impl Words {
             Place::Stored(part) => parts.push(part),
         };
         if is_inside(address) || self.process.is_none() {
-            self.split(address, bytes, &mut note)?;
+            self.split(address, bytes, false, &mut note)?;
             return Ok((!is_native).then_some(parts));
         }
         let Some(process) = &self.process else { return Ok(None) };
@@ -195,7 +195,7 @@ impl Words {
                 self.store_piece(address, &now[..bytes])?;
             }
         }
-        self.split(address, bytes, &mut note)?;
+        self.split(address, bytes, false, &mut note)?;
         if is_native {
             return Err(StoredError::Argument(format!(
                 "the number of {bytes} bytes at {address:#x} lies in the store in part and outside of it in part"

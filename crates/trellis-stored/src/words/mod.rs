@@ -257,7 +257,7 @@ impl Words {
     unsafe fn load_piece(&self, address: usize, into: &mut [u8]) -> Result<(), StoredError> {
         let mut parts = Vec::new();
         let mut all_native = true;
-        self.split(address, into.len(), &mut |place, at, bytes| {
+        self.split(address, into.len(), false, &mut |place, at, bytes| {
             match place {
                 // SAFETY: by the caller's promise, it is readable memory outside the region.
                 Place::Native => unsafe { native::read(address + at, &mut into[at..at + bytes]) },
@@ -282,7 +282,7 @@ impl Words {
 
     unsafe fn store_piece(&self, address: usize, from: &[u8]) -> Result<(), StoredError> {
         let mut parts = Vec::new();
-        self.split_to_store(address, from.len(), &mut |place, at, bytes| match place {
+        self.split(address, from.len(), true, &mut |place, at, bytes| match place {
             // SAFETY: by the caller's promise, it is writable memory outside the region.
             Place::Native => unsafe { native::write(address + at, &from[at..at + bytes]) },
             Place::Stored(part) => parts.push(part),
@@ -319,11 +319,12 @@ impl Words {
         }
     }
 
-    /// Where the bytes of a range are, for a load.
+    /// Where the bytes of a range are. Bytes that are not yet assigned go to the store if something is stored to them.
     fn split(
         &self,
         address: usize,
         bytes: usize,
+        is_store: bool,
         each: &mut dyn FnMut(Place, usize, usize),
     ) -> Result<(), StoredError> {
         if is_inside(address) {
@@ -333,30 +334,12 @@ impl Words {
             each(Place::Native, 0, bytes);
             return Ok(());
         };
-        process.presence.runs(address, bytes, &mut |place, at, count| match place {
-            Where::Stored => split_pages(process.region, address as u64 + at as u64, at, count, each),
-            Where::Nowhere | Where::Native => each(Place::Native, at, count),
-        });
-        Ok(())
-    }
-
-    /// Where the bytes of a range are, for a store: bytes that are not yet assigned go to the store.
-    fn split_to_store(
-        &self,
-        address: usize,
-        bytes: usize,
-        each: &mut dyn FnMut(Place, usize, usize),
-    ) -> Result<(), StoredError> {
-        if is_inside(address) {
-            return self.split_region(address, bytes, each);
-        }
-        let Some(process) = &self.process else {
-            each(Place::Native, 0, bytes);
-            return Ok(());
-        };
-        process.presence.runs(address, bytes, &mut |place, at, count| match place {
-            Where::Native => each(Place::Native, at, count),
-            Where::Nowhere | Where::Stored => split_pages(process.region, address as u64 + at as u64, at, count, each),
+        process.presence.runs(address, bytes, &mut |place, at, count| {
+            if place == Where::Stored || place == Where::Nowhere && is_store {
+                split_pages(process.region, address as u64 + at as u64, at, count, each);
+            } else {
+                each(Place::Native, at, count);
+            }
         });
         Ok(())
     }

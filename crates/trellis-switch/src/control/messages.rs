@@ -73,26 +73,9 @@ pub struct Description {
     pub boot_id: u64,
     /// The number of the cluster.
     pub cluster: u32,
-    /// [`Capabilities::rootless`].
-    pub rootless: bool,
-    /// [`Capabilities::grants`].
-    pub grants: bool,
-    /// [`Capabilities::learns_at_once`].
-    pub learns_at_once: bool,
-    /// [`Capabilities::forgets_ended`].
-    pub forgets_ended: bool,
-    /// [`Capabilities::copies`].
-    pub copies: bool,
-    /// [`Capabilities::delays`].
-    pub delays: bool,
-    /// [`Capabilities::seeded`].
-    pub seeded: bool,
-    /// [`Capabilities::counts_by_port`].
-    pub counts_by_port: bool,
-    /// [`Capabilities::prefix_bits_max`].
-    pub prefix_bits_max: u8,
-    /// [`Capabilities::redirects_max`].
-    pub redirects_max: u32,
+    /// What it can do.
+    #[serde(flatten)]
+    pub capabilities: Capabilities,
     /// Its ports.
     pub ports: Vec<PortDescription>,
 }
@@ -106,27 +89,6 @@ pub struct PortDescription {
     pub host: u16,
     /// Whether the host's addresses are memory.
     pub is_memory: bool,
-}
-
-impl Description {
-    /// What the switch can do.
-    #[must_use]
-    pub fn capabilities(&self) -> Capabilities {
-        let &Description { rootless, grants, learns_at_once, forgets_ended, copies, delays, seeded, .. } = self;
-        let &Description { counts_by_port, prefix_bits_max, redirects_max, .. } = self;
-        Capabilities {
-            rootless,
-            grants,
-            learns_at_once,
-            forgets_ended,
-            copies,
-            delays,
-            seeded,
-            counts_by_port,
-            prefix_bits_max,
-            redirects_max,
-        }
-    }
 }
 
 /// A page.

@@ -187,7 +187,7 @@ impl Switch for Remote {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.description.capabilities()
+        self.description.capabilities
     }
 
     fn cluster(&self) -> Cluster {

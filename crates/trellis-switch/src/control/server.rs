@@ -103,21 +103,11 @@ impl ControlServer {
     }
 
     fn describe(&self, switch: &dyn Switch, boot_id: u64) -> Description {
-        let can = switch.capabilities();
         Description {
             name: switch.name().to_owned(),
             boot_id,
             cluster: switch.cluster().number(),
-            rootless: can.rootless,
-            grants: can.grants,
-            delays: can.delays,
-            seeded: can.seeded,
-            counts_by_port: can.counts_by_port,
-            learns_at_once: can.learns_at_once,
-            forgets_ended: can.forgets_ended,
-            copies: can.copies,
-            prefix_bits_max: can.prefix_bits_max,
-            redirects_max: can.redirects_max,
+            capabilities: switch.capabilities(),
             ports: self.ports.clone(),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::descriptors::{Epoll, Event};
-use super::{LinkStatistics, PeerStatistics};
+use super::{LinkStatistics, Lost, PeerStatistics};
 use crate::HEADER_BYTES;
 
 /// The maximum number of peers that are served one by one. For more, it is cheaper to ask epoll which are ready.
@@ -45,6 +45,27 @@ impl Stage {
     /// Makes the peer lost. Returns whether it was up.
     pub(super) fn lose(&self) -> bool {
         self.0.swap(LOST, Ordering::AcqRel) == UP
+    }
+}
+
+/// What a poll of one peer brought.
+#[derive(Default)]
+pub(super) struct Harvest {
+    /// Whether any part of a frame arrived.
+    pub(super) came: bool,
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    pub(super) lost: Option<Lost>,
+    pub(super) refused: bool,
+}
+
+impl Harvest {
+    /// A whole frame arrived.
+    #[inline]
+    pub(super) fn count(&mut self, body_bytes: usize) {
+        self.came = true;
+        self.frames += 1;
+        self.bytes += (HEADER_BYTES + body_bytes) as u64;
     }
 }
 

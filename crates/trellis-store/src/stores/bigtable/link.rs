@@ -15,10 +15,13 @@ use tonic::transport::Channel;
 
 use super::cells::{self, MARK, Marks, Row};
 use super::table::{FAMILY, Table};
+use super::{control, pages};
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
 use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
+use crate::stores::grpc::served::Connection;
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout};
 
 /// The maximum number of rows in one request.
@@ -42,17 +45,6 @@ impl Link {
     pub(super) fn new(table: Arc<Table>) -> Link {
         let client = BigtableClient::new(table.service.channel()).max_decoding_message_size(ANSWER_BYTES_MAX);
         Link { path: table.path(), caller: table.caller(), table, client }
-    }
-
-    /// Checks that the table exists and is accessible; creates it in an emulator.
-    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
-        let read = self.try_read(one_row(vec![0]), Filter::CellsPerRowLimitFilter(1)).await;
-        let missing = matches!(&read, Err(Failure::Answered(Code::NotFound, _)));
-        let result = match read {
-            Err(_) if missing && self.table.service.is_emulator => self.table.make().await,
-            read => read.map(drop),
-        };
-        result.map_err(|failure| self.table.site.unchanged("the first call", failure))
     }
 
     /// Reads rows; rows that do not exist are left out.
@@ -171,9 +163,22 @@ impl Link {
         .await?;
         Ok(results)
     }
+}
+
+impl Connection for Link {
+    /// Checks that the table exists and is accessible; creates it in an emulator.
+    async fn probe(&mut self) -> Result<(), StoreError> {
+        let read = self.try_read(one_row(vec![0]), Filter::CellsPerRowLimitFilter(1)).await;
+        let missing = matches!(&read, Err(Failure::Answered(Code::NotFound, _)));
+        let result = match read {
+            Err(_) if missing && self.table.service.is_emulator => self.table.make().await,
+            read => read.map(drop),
+        };
+        result.map_err(|failure| self.table.site.unchanged("the first call", failure))
+    }
 
     /// The values of some keys.
-    pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let mut timeout = Timeout::new();
         let mut found: BTreeMap<&Key, Option<Vec<u8>>> = BTreeMap::new();
         let each: BTreeSet<&Key> = keys.iter().collect();
@@ -199,7 +204,7 @@ impl Link {
     }
 
     /// The keys of one kind in a region, in no order.
-    pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
+    async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
         let mut timeout = Timeout::new();
         let nothing = Filter::StripValueTransformer(true);
         if kind.is_control() {
@@ -226,6 +231,14 @@ impl Link {
         let filter = chain([Filter::CellsPerRowLimitFilter(1), nothing]);
         let rows = self.read(rows, filter, &mut timeout).await?;
         Ok(rows.keys().filter_map(|row| Key::decode(row)).collect())
+    }
+
+    async fn apply(&mut self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        let control = operations.first().is_none_or(|operation| operation.key().kind().is_control());
+        match control {
+            true => control::apply(self, operations, guard).await,
+            false => pages::apply(self, operations, guard).await,
+        }
     }
 }
 

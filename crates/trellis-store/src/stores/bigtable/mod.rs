@@ -20,40 +20,31 @@ use std::time::Duration;
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
-use crate::key::{Key, Kind};
-use crate::operation::{Applied, Guard, Operation};
-use crate::steps;
 use crate::store::Store;
-use crate::stores::grpc::lanes::{Lanes, Open};
-use crate::stores::listing;
+use crate::stores::grpc::lanes::Open;
+use crate::stores::grpc::served::{self, Limits};
 use link::Link;
 use table::Table;
 
-const CAPABILITIES: Capabilities = Capabilities {
-    atomic: Atomic::Control,
-    byte_ranges: true,
-    native_add: false,
-    wait: false,
-    durable: true,
-    shared: true,
-    // Bigtable accepts 100 MiB and recommends no more than 10.
-    value_bytes_max: 8 << 20,
-    operations_max: 256,
-    call_bytes_max: 64 << 20,
+const LIMITS: Limits = Limits {
+    capabilities: Capabilities {
+        atomic: Atomic::Control,
+        byte_ranges: true,
+        native_add: false,
+        wait: false,
+        durable: true,
+        shared: true,
+        // Bigtable accepts 100 MiB and recommends no more than 10.
+        value_bytes_max: 8 << 20,
+        operations_max: 256,
+        call_bytes_max: 64 << 20,
+    },
+    name_bytes_max: usize::MAX,
 };
-
-/// A table of Bigtable.
-pub struct Bigtable {
-    table: Arc<Table>,
-    lanes: Lanes<Arc<Table>>,
-}
 
 /// Opens `bigtable://PROJECT/INSTANCE/TABLE`. In an emulator, creates the table if it does not exist.
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
-    let table = Arc::new(Table::find(url, rest)?);
-    let lanes = Lanes::new(Arc::clone(&table), deadline);
-    lanes.call(async |link: &mut Link| link.probe().await)?;
-    Ok(Arc::new(Bigtable { table, lanes }))
+    served::open(Arc::new(Table::find(url, rest)?), LIMITS, deadline)
 }
 
 impl Open for Arc<Table> {
@@ -65,42 +56,5 @@ impl Open for Arc<Table> {
 
     fn name(&self) -> &str {
         &self.site.store
-    }
-}
-
-impl Store for Bigtable {
-    fn name(&self) -> &str {
-        &self.table.site.store
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        steps::check_keys(self.name(), keys)?;
-        self.lanes.call(async |link| link.values(keys).await)
-    }
-
-    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
-        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
-        let control = operations.first().is_none_or(|operation| operation.key().kind().is_control());
-        self.lanes.call(async |link| match control {
-            true => control::apply(link, operations, guard).await,
-            false => pages::apply(link, operations, guard).await,
-        })
-    }
-
-    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
-        if kind == Kind::Named {
-            return Ok(Vec::new());
-        }
-        let keys = self.lanes.call(async |link| link.keys(region, kind, from).await)?;
-        Ok(listing::numbers(&keys, from, count))
-    }
-
-    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        let keys = self.lanes.call(async |link| link.keys(region, Kind::Named, 0).await)?;
-        Ok(listing::names(&keys, after, count))
     }
 }

@@ -19,6 +19,7 @@ use crate::steps;
 use crate::stores::grpc::Timeout;
 use crate::stores::grpc::failure::Failure;
 use crate::stores::grpc::image::{Image, Needs};
+use crate::stores::grpc::served::Connection as _;
 use crate::transaction;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2 as api;
 

@@ -12,10 +12,13 @@ use googleapis_tonic_google_datastore_v1::google::datastore::v1 as api;
 use tonic::transport::Channel;
 
 use super::place::{Content, GROUP, KIND, Place, content, group, place};
+use super::transaction;
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
 use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
+use crate::stores::grpc::served::Connection;
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout, flat};
 
 /// The maximum number of keys in one lookup.
@@ -49,12 +52,6 @@ impl Link {
         let client = DatastoreClient::new(place.service.channel());
         let client = client.max_decoding_message_size(ANSWER_BYTES_MAX).max_encoding_message_size(ANSWER_BYTES_MAX);
         Link { caller: place.caller(), place, client }
-    }
-
-    /// Checks that the service is there and accessible.
-    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
-        let read = self.try_read(&[vec![0]], Within::Alone).await;
-        read.map(drop).map_err(|failure| self.place.site.unchanged("the first call", failure))
     }
 
     /// Reads; also returns the transaction, if there is one.
@@ -140,34 +137,6 @@ impl Link {
         answer(self.client.rollback(request)).await.map(drop)
     }
 
-    /// The values of some keys.
-    pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let places: std::collections::BTreeSet<Vec<u8>> = keys.iter().map(flat::value).collect();
-        let places: Vec<Vec<u8>> = places.into_iter().collect();
-        let found = self.read(&places, &mut Timeout::new()).await?;
-        Ok(keys.iter().map(|key| found.get(&flat::value(key)).map(|content| content.bytes.clone())).collect())
-    }
-
-    /// The keys of one kind in a region, in no order.
-    pub(super) async fn keys(&mut self, region: u32, kind: Kind) -> Result<Vec<Key>, StoreError> {
-        let mut timeout = Timeout::new();
-        let mut keys = Vec::new();
-        let mut start_cursor = Vec::new();
-        loop {
-            let batch = match self.try_query(region, kind, &start_cursor).await {
-                Ok(batch) => batch,
-                Err(failure) if timeout.pause_after(&failure).await => continue,
-                Err(failure) => return Err(self.place.site.unchanged("a query", failure)),
-            };
-            let found = batch.entity_results.into_iter().filter_map(|result| result.entity?.key);
-            keys.extend(found.filter_map(|key| flat::key(&place(&key)?)));
-            if batch.more_results != i32::from(api::query_result_batch::MoreResultsType::NotFinished) {
-                return Ok(keys);
-            }
-            start_cursor = batch.end_cursor;
-        }
-    }
-
     async fn try_query(&mut self, region: u32, kind: Kind, start: &[u8]) -> Result<api::QueryResultBatch, Failure> {
         let property = |name: &str| Some(api::PropertyReference { name: name.to_owned() });
         let filter = api::PropertyFilter {
@@ -190,6 +159,46 @@ impl Link {
         };
         let request = self.caller.request(message).await?;
         Ok(answer(self.client.run_query(request)).await?.into_inner().batch.unwrap_or_default())
+    }
+}
+
+impl Connection for Link {
+    /// Checks that the service is there and accessible.
+    async fn probe(&mut self) -> Result<(), StoreError> {
+        let read = self.try_read(&[vec![0]], Within::Alone).await;
+        read.map(drop).map_err(|failure| self.place.site.unchanged("the first call", failure))
+    }
+
+    /// The values of some keys.
+    async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let places: std::collections::BTreeSet<Vec<u8>> = keys.iter().map(flat::value).collect();
+        let places: Vec<Vec<u8>> = places.into_iter().collect();
+        let found = self.read(&places, &mut Timeout::new()).await?;
+        Ok(keys.iter().map(|key| found.get(&flat::value(key)).map(|content| content.bytes.clone())).collect())
+    }
+
+    /// The keys of one kind in a region, in no order.
+    async fn keys(&mut self, region: u32, kind: Kind, _from: u64) -> Result<Vec<Key>, StoreError> {
+        let mut timeout = Timeout::new();
+        let mut keys = Vec::new();
+        let mut start_cursor = Vec::new();
+        loop {
+            let batch = match self.try_query(region, kind, &start_cursor).await {
+                Ok(batch) => batch,
+                Err(failure) if timeout.pause_after(&failure).await => continue,
+                Err(failure) => return Err(self.place.site.unchanged("a query", failure)),
+            };
+            let found = batch.entity_results.into_iter().filter_map(|result| result.entity?.key);
+            keys.extend(found.filter_map(|key| flat::key(&place(&key)?)));
+            if batch.more_results != i32::from(api::query_result_batch::MoreResultsType::NotFinished) {
+                return Ok(keys);
+            }
+            start_cursor = batch.end_cursor;
+        }
+    }
+
+    async fn apply(&mut self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        transaction::apply(self, operations, guard).await
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use googleapis_tonic_google_datastore_v1::google::datastore::v1 as api;
 
 use crate::error::StoreError;
-use crate::key::{Key, Kind};
+use crate::key::Kind;
 use crate::stores::google::{Caller, DENIED_HINT, Service, parts};
 use crate::stores::grpc::failure::Site;
 use crate::stores::grpc::flat;
@@ -25,7 +25,7 @@ const BYTES: &str = "bytes";
 const MARKS: &str = "marks";
 
 /// The maximum length of a key's name: the name of an entity may have 1,500 bytes, and each byte takes two.
-const NAME_BYTES_MAX: usize = 700;
+pub(super) const NAME_BYTES_MAX: usize = 700;
 
 /// A project and namespace.
 pub(super) struct Place {
@@ -69,20 +69,6 @@ impl Place {
     /// The context of requests about the namespace.
     pub(super) fn caller(&self) -> Caller {
         Caller::new(Arc::clone(&self.service), &format!("project_id={}", self.project))
-    }
-
-    /// Refuses names that are too long for the name of an entity.
-    pub(super) fn check_names<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), StoreError> {
-        let longest = keys.find_map(|key| key.name().map(<[u8]>::len).filter(|bytes| *bytes > NAME_BYTES_MAX));
-        longest.map_or(Ok(()), |bytes| {
-            Err(StoreError::TooLarge {
-                store: self.site.store.clone(),
-                what: "the name of a key".to_owned(),
-                bytes,
-                limit: NAME_BYTES_MAX,
-                hint: "use a shorter one".to_owned(),
-            })
-        })
     }
 
     /// The namespace in the form of the service.
@@ -142,6 +128,7 @@ pub(super) fn content(entity: &mut api::Entity) -> Option<Content> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Key;
 
     #[test]
     fn what_lies_in_an_entity_survives() {

@@ -326,11 +326,11 @@ mod tests {
 
     #[test]
     fn values_of_every_length_come_back_whatever_was_there_before() {
-        let file = std::env::temp_dir().join(format!("trellis-durable-lengths-{}", std::process::id()));
+        let folder = trellis_testing::Folder::new();
         let key = Key::page(1, 7);
         let value =
             |length: usize, seed: u8| -> Vec<u8> { (0..length).map(|at| (at as u8).wrapping_add(seed)).collect() };
-        let store = EmbeddedDurable::open(&file).expect("a file");
+        let store = EmbeddedDurable::open(&folder.file("values")).expect("a file");
         let put = |change: Change| {
             let applied = store.apply(&[Operation::Change { key: key.clone(), change }], None).expect("it works");
             assert!(matches!(applied, Applied::Done(_)));
@@ -354,7 +354,5 @@ mod tests {
         // The rest of a deleted value must not appear at the end of this one.
         put(Change::Put(value(4032, 3)));
         assert_eq!(now(), Some(value(4032, 3)));
-        drop(store);
-        std::fs::remove_file(&file).expect("it was there");
     }
 }

@@ -4,6 +4,7 @@
 //! [`super::transaction`] decides whether to send it again.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use etcd_client::{Client, Error, GetOptions, KvClient, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tonic::Code;
@@ -13,7 +14,9 @@ use super::address::Address;
 use super::receipt::Receipt;
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
 use crate::stores::grpc::failure::{Failure, answer};
+use crate::stores::grpc::served::Connection;
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout, flat};
 
 /// The prefix of all keys.
@@ -44,19 +47,6 @@ impl Link {
         }
         let failure = last.unwrap_or(Failure::NotSent("no member is named".to_owned()));
         Err(address.site.unchanged("the first call", failure))
-    }
-
-    /// Checks that a member is reachable and accepts the credentials; asks every member once.
-    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
-        let mut left = self.address.members();
-        loop {
-            let options = GetOptions::new().with_prefix().with_keys_only().with_limit(1);
-            match self.send(Txn::new().and_then([TxnOp::get(PREFIX, Some(options))])).await {
-                Ok(_) => return Ok(()),
-                Err(failure) if left <= 1 => return Err(self.address.site.unchanged("the first call", failure)),
-                Err(_) => left -= 1,
-            }
-        }
     }
 
     /// Sends a transaction once. If this fails, the next one goes to another member.
@@ -93,9 +83,24 @@ impl Link {
             }
         }
     }
+}
+
+impl Connection for Link {
+    /// Checks that a member is reachable and accepts the credentials; asks every member once.
+    async fn probe(&mut self) -> Result<(), StoreError> {
+        let mut left = self.address.members();
+        loop {
+            let options = GetOptions::new().with_prefix().with_keys_only().with_limit(1);
+            match self.send(Txn::new().and_then([TxnOp::get(PREFIX, Some(options))])).await {
+                Ok(_) => return Ok(()),
+                Err(failure) if left <= 1 => return Err(self.address.site.unchanged("the first call", failure)),
+                Err(_) => left -= 1,
+            }
+        }
+    }
 
     /// The values of some keys.
-    pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let mut timeout = Timeout::new();
         let mut values = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(TRANSACTION_OPERATIONS_MAX) {
@@ -107,7 +112,7 @@ impl Link {
     }
 
     /// The keys of one kind in a region, in no order.
-    pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
+    async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
         let mut timeout = Timeout::new();
         let mut keys = Vec::new();
         for chunk in flat::ranges(region, kind, from).chunks(TRANSACTION_OPERATIONS_MAX) {
@@ -120,6 +125,19 @@ impl Link {
             keys.extend(gets(&response).flatten().filter_map(|one| flat::key(&one.place)));
         }
         Ok(keys)
+    }
+
+    async fn apply(&mut self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        Ok(self.apply_now(operations, guard).await?.0)
+    }
+
+    async fn apply_when(
+        &mut self,
+        operations: &[Operation],
+        guard: Option<&Guard>,
+        deadline: Instant,
+    ) -> Result<Applied, StoreError> {
+        self.apply_in_time(operations, guard, deadline).await
     }
 }
 

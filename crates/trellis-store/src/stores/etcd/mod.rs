@@ -14,16 +14,13 @@ mod receipt;
 mod transaction;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
-use crate::key::{Key, Kind};
-use crate::operation::{Applied, Guard, Operation};
-use crate::steps;
 use crate::store::Store;
-use crate::stores::grpc::lanes::{Lanes, Open};
-use crate::stores::listing;
+use crate::stores::grpc::lanes::Open;
+use crate::stores::grpc::served::{self, Limits};
 use address::Address;
 use link::Link;
 
@@ -33,31 +30,25 @@ const TRANSACTION_OPERATIONS_MAX: usize = 128;
 /// keys is subtracted.
 const REQUEST_BYTES_MAX: usize = (3 << 19) - (32 << 10);
 
-const CAPABILITIES: Capabilities = Capabilities {
-    atomic: Atomic::Call,
-    byte_ranges: false,
-    native_add: false,
-    wait: true,
-    durable: true,
-    shared: true,
-    value_bytes_max: 1 << 20,
-    // Each step writes at most one key, an append also its log's bounds, and each transaction also its receipt.
-    operations_max: 120,
-    call_bytes_max: REQUEST_BYTES_MAX,
+const LIMITS: Limits = Limits {
+    capabilities: Capabilities {
+        atomic: Atomic::Call,
+        byte_ranges: false,
+        native_add: false,
+        wait: true,
+        durable: true,
+        shared: true,
+        value_bytes_max: 1 << 20,
+        // Each step writes at most one key, an append also its log's bounds, and each transaction also its receipt.
+        operations_max: 120,
+        call_bytes_max: REQUEST_BYTES_MAX,
+    },
+    name_bytes_max: usize::MAX,
 };
-
-/// An etcd cluster.
-pub struct Etcd {
-    address: Arc<Address>,
-    lanes: Lanes<Arc<Address>>,
-}
 
 /// Opens `etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT][?tls]`.
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
-    let address = Arc::new(Address::parse(url, rest)?);
-    let lanes = Lanes::new(Arc::clone(&address), deadline);
-    lanes.call(async |link: &mut Link| link.probe().await)?;
-    Ok(Arc::new(Etcd { address, lanes }))
+    served::open(Arc::new(Address::parse(url, rest)?), LIMITS, deadline)
 }
 
 impl Open for Arc<Address> {
@@ -69,51 +60,5 @@ impl Open for Arc<Address> {
 
     fn name(&self) -> &str {
         &self.site.store
-    }
-}
-
-impl Store for Etcd {
-    fn name(&self) -> &str {
-        &self.address.site.store
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        steps::check_keys(self.name(), keys)?;
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.lanes.call(async |link| link.values(keys).await)
-    }
-
-    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
-        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
-        self.lanes.call(async |link| Ok(link.apply(operations, guard).await?.0))
-    }
-
-    fn apply_when(
-        &self,
-        operations: &[Operation],
-        guard: Option<&Guard>,
-        deadline: Instant,
-    ) -> Result<Applied, StoreError> {
-        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
-        self.lanes.call(async |link| link.apply_when(operations, guard, deadline).await)
-    }
-
-    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
-        if kind == Kind::Named {
-            return Ok(Vec::new());
-        }
-        let keys = self.lanes.call(async |link| link.keys(region, kind, from).await)?;
-        Ok(listing::numbers(&keys, from, count))
-    }
-
-    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        let keys = self.lanes.call(async |link| link.keys(region, Kind::Named, 0).await)?;
-        Ok(listing::names(&keys, after, count))
     }
 }

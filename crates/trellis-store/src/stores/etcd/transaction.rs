@@ -36,7 +36,7 @@ enum Commit {
 
 impl Link {
     /// Carries out a call; also returns the revision of the store on which the result is based.
-    pub(super) async fn apply(
+    pub(super) async fn apply_now(
         &mut self,
         operations: &[Operation],
         guard: Option<&Guard>,
@@ -61,14 +61,14 @@ impl Link {
     }
 
     /// Carries out a call as soon as nothing refuses it.
-    pub(super) async fn apply_when(
+    pub(super) async fn apply_in_time(
         &mut self,
         operations: &[Operation],
         guard: Option<&Guard>,
         deadline: Instant,
     ) -> Result<Applied, StoreError> {
         loop {
-            let (applied, revision) = self.apply(operations, guard).await?;
+            let (applied, revision) = self.apply_now(operations, guard).await?;
             let Applied::Refused(Refused { step, .. }, _) = &applied else { return Ok(applied) };
             if Instant::now() >= deadline {
                 return Ok(applied);

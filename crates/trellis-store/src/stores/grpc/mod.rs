@@ -1,4 +1,4 @@
-//! What the gRPC stores share: connections, failures, and the evaluation of a call on what was read.
+//! What the gRPC stores share: the store itself, connections, failures, and the evaluation of a call on what was read.
 //!
 //! Promises: any number of threads may call at once, each over a connection of its own ([`lanes`]). A request that was
 //! never sent is distinguished from one whose answer was lost ([`failure`]). All these stores agree on the meaning of a
@@ -8,6 +8,7 @@ pub(super) mod failure;
 pub(super) mod flat;
 pub(super) mod image;
 pub(super) mod lanes;
+pub(super) mod served;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};

@@ -8,7 +8,6 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
 use crate::error::StoreError;
-use crate::key::Key;
 use crate::stores::google::{Caller, DENIED_HINT, Service, parts};
 use crate::stores::grpc::failure::{Failure, Site, answer};
 
@@ -19,7 +18,7 @@ pub(super) const PLACE: &str = "Place";
 pub(super) const BYTES: &str = "Bytes";
 
 /// The maximum length of a key's name.
-const NAME_BYTES_MAX: usize = 4_000;
+pub(super) const NAME_BYTES_MAX: usize = 4_000;
 
 const TABLE_STATEMENT: &str = "CREATE TABLE Trellis (Place BYTES(4096) NOT NULL, Bytes BYTES(MAX)) PRIMARY KEY (Place)";
 
@@ -61,20 +60,6 @@ impl Database {
     /// The context of requests about the database.
     pub(super) fn caller(&self) -> Caller {
         Caller::new(Arc::clone(&self.service), &format!("database={}", self.path()))
-    }
-
-    /// Refuses names that are too long for a key of the table.
-    pub(super) fn check_names<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), StoreError> {
-        let longest = keys.find_map(|key| key.name().map(<[u8]>::len).filter(|bytes| *bytes > NAME_BYTES_MAX));
-        longest.map_or(Ok(()), |bytes| {
-            Err(StoreError::TooLarge {
-                store: self.site.store.clone(),
-                what: "the name of a key".to_owned(),
-                bytes,
-                limit: NAME_BYTES_MAX,
-                hint: "use a shorter one".to_owned(),
-            })
-        })
     }
 
     /// Creates the database and its instance. It is not an error if they exist.

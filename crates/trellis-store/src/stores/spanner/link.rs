@@ -16,11 +16,14 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use super::database::{BYTES, Database, PLACE, TABLE};
+use super::transaction;
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
 use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::flat::{self, Found};
+use crate::stores::grpc::served::Connection;
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout};
 
 /// The maximum number of rows in one request.
@@ -68,19 +71,6 @@ impl Link {
         let client = SpannerClient::new(database.service.channel());
         let client = client.max_decoding_message_size(ANSWER_BYTES_MAX).max_encoding_message_size(ANSWER_BYTES_MAX);
         Link { caller: database.caller(), database, client, session: None }
-    }
-
-    /// Checks that the table exists and is accessible; creates it in an emulator.
-    pub(super) async fn probe(&mut self) -> Result<(), StoreError> {
-        let wanted = Wanted { places: vec![vec![0]], ..Wanted::default() };
-        let mut read = self.try_read(&wanted, &Within::Alone).await;
-        if matches!(&read, Err(Failure::Answered(Code::NotFound, _))) && self.database.service.is_emulator {
-            read = match self.database.make().await {
-                Ok(()) => self.try_read(&wanted, &Within::Alone).await,
-                Err(failure) => Err(failure),
-            };
-        }
-        read.map(drop).map_err(|failure| self.database.site.unchanged("the first call", failure))
     }
 
     async fn session(&mut self) -> Result<String, Failure> {
@@ -189,9 +179,24 @@ impl Link {
         let request = self.caller.request(message).await?;
         answer(self.client.commit(request)).await.map(drop)
     }
+}
+
+impl Connection for Link {
+    /// Checks that the table exists and is accessible; creates it in an emulator.
+    async fn probe(&mut self) -> Result<(), StoreError> {
+        let wanted = Wanted { places: vec![vec![0]], ..Wanted::default() };
+        let mut read = self.try_read(&wanted, &Within::Alone).await;
+        if matches!(&read, Err(Failure::Answered(Code::NotFound, _))) && self.database.service.is_emulator {
+            read = match self.database.make().await {
+                Ok(()) => self.try_read(&wanted, &Within::Alone).await,
+                Err(failure) => Err(failure),
+            };
+        }
+        read.map(drop).map_err(|failure| self.database.site.unchanged("the first call", failure))
+    }
 
     /// The values of some keys.
-    pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let mut timeout = Timeout::new();
         let mut found = Found::new();
         for chunk in keys.chunks(ROWS_MAX) {
@@ -202,11 +207,15 @@ impl Link {
     }
 
     /// The keys of one kind in a region, in no order.
-    pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
+    async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
         let ranges = flat::ranges(region, kind, from);
         let wanted = Wanted { ranges, places_only: true, ..Wanted::default() };
         let found = self.read(&wanted, &mut Timeout::new()).await?;
         Ok(found.keys().filter_map(|place| flat::key(place)).collect())
+    }
+
+    async fn apply(&mut self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        transaction::apply(self, operations, guard).await
     }
 }
 

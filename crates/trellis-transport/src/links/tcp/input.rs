@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::sockets::{self, IoVec, Received};
 use crate::links::descriptors::Descriptor;
+use crate::links::roster::Harvest;
 use crate::links::{Lost, Placement, Sink};
 use crate::wrap::protection::{Opener, TAG_BYTES};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
@@ -39,17 +40,6 @@ pub(super) struct Input {
     /// Why the peer is lost; the thread that detects it sets this. It is reported to the sink once.
     pub(super) loss: Option<Lost>,
     pub(super) loss_reported: bool,
-}
-
-/// The result of a poll for one peer.
-#[derive(Default)]
-pub(super) struct Harvest {
-    /// Whether any byte arrived.
-    pub(super) came: bool,
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) lost: Option<Lost>,
-    pub(super) refused: bool,
 }
 
 struct Connection {
@@ -361,12 +351,5 @@ impl Connection {
 impl Body {
     fn rest(&self) -> usize {
         self.bytes + self.tag_bytes - self.received
-    }
-}
-
-impl Harvest {
-    fn count(&mut self, body_bytes: usize) {
-        self.frames += 1;
-        self.bytes += (HEADER_BYTES + body_bytes) as u64;
     }
 }

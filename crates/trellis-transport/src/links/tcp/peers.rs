@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown;
 
-use super::input::{Harvest, Input};
+use super::input::Input;
 use super::output::{Output, Queue};
 use super::sockets;
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Descriptor, NO_EVENT};
-use crate::links::roster::{Roster, lock, try_lock};
+use crate::links::roster::{Harvest, Roster, lock, try_lock};
 use crate::links::waits::Closing;
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;

@@ -19,6 +19,7 @@ use super::delivery::{Acknowledgement, Arrival, Fragment, Inconsistent, Receiver
 use super::multicast_datagram as multicast;
 use super::sockets::{self, DATAGRAM_BYTES_MAX, Wire};
 use crate::links::descriptors::Descriptor;
+use crate::links::roster::Harvest;
 use crate::links::tcp::sockets::{Received, receive};
 use crate::links::{Lost, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
@@ -36,17 +37,6 @@ pub(super) struct Input {
     /// Why the peer is lost; the thread that detects it sets this. It is reported to the sink once.
     pub(super) loss: Option<Lost>,
     pub(super) loss_reported: bool,
-}
-
-/// The result of a poll for one peer.
-#[derive(Default)]
-pub(super) struct Harvest {
-    /// Whether any part of a frame arrived.
-    pub(super) came: bool,
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) lost: Option<Lost>,
-    pub(super) refused: bool,
 }
 
 /// The result of one receive call.
@@ -330,13 +320,4 @@ fn place(
         return Err(Lost::FrameRefused { why: format!("its body has {body_bytes} bytes and its header says {bytes}") });
     }
     Ok(placement)
-}
-
-impl Harvest {
-    #[inline]
-    fn count(&mut self, body_bytes: usize) {
-        self.came = true;
-        self.frames += 1;
-        self.bytes += (HEADER_BYTES + body_bytes) as u64;
-    }
 }

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::datagram::{Introduction, Reader, Writer};
 use super::delivery::{Arrival, Nanoseconds};
-use super::input::{CONFIRMATION_DATAGRAM_BYTES, Harvest, Input, Overheard, Step};
+use super::input::{CONFIRMATION_DATAGRAM_BYTES, Input, Overheard, Step};
 use super::multicast::Group;
 use super::output::Output;
 use super::sockets::{self, Wire};
 use super::timer::{self, Timer};
 use crate::HEADER_BYTES;
 use crate::links::descriptors::NO_EVENT;
-use crate::links::roster::{Roster, lock, try_lock};
+use crate::links::roster::{Harvest, Roster, lock, try_lock};
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
 
