@@ -71,7 +71,7 @@ pub fn survey(arguments: &HostsArguments) -> Result<Option<Survey>, Failure> {
     };
     let placed = super::list::placed(listed, None, Some(1), MapBy::Slot).map_err(usage)?;
     let (carrier, network) = (Carrier::Ssh(arguments.ssh.clone()), arguments.network.clone());
-    let hosts = Hosts { placed, carrier, network, copies: false, took_stdin: false };
+    let hosts = Hosts { placed, carrier, network, copies: false, is_tree: false, took_stdin: false };
     let signals = Signals::block()?;
     descendants::adopt_orphans();
     let guard = Guard::start()?;
@@ -94,7 +94,7 @@ impl Fleet {
             silence: START.time(),
         };
         let mut failures = Vec::new();
-        self.open(&hosts.placed, &hosts.carrier, guard)?;
+        self.open(hosts, guard)?;
         let arrived = self.until(signals, START.time(), "say hello", |connection| connection.hello.is_some());
         self.leave_out(arrived, &mut failures)?;
         let prepared = self.prepare(hosts, &common, signals);
