@@ -1,8 +1,8 @@
 //! What the `trellis` command measures: benchmarks, the tables and figures of papers, and checks on real processes.
 //!
 //! Promises: every figure comes from a run of real processes, links and files on this machine, or says that it is from a
-//! paper. A benchmark starts its nodes with this executable: the command passes the hidden subcommands of the nodes to
-//! [`run_node`] and [`run_inside`].
+//! paper. A benchmark starts its nodes with its own executable, `trellis-bench`, whose hidden subcommands call [`run_node`]
+//! and [`run_inside`]. What else it needs is the command beside it.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

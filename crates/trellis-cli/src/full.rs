@@ -1,8 +1,11 @@
 //! The commands that are not needed to run programs on a cluster. The cargo feature `full` has them; it is on unless a build
 //! turns it off, as `cargo xtask demo` does to be fast.
 
+use std::os::unix::process::CommandExt;
+
 use clap::Subcommand;
-use trellis_command::exit::Ending;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::installed;
 
 use crate::{compile, controller, lab, manual, serve, store, switch};
 
@@ -33,27 +36,12 @@ pub(crate) enum Command {
         /// The order as JSON
         order: String,
     },
-    /// A node of `trellis bench`
-    #[command(hide = true)]
-    BenchNode {
-        /// The task as JSON
-        task: String,
-    },
-    /// The process in which a benchmark makes its labs
-    #[command(hide = true)]
-    BenchInside {
-        /// The task as JSON
-        task: String,
-    },
 }
 
-/// Runs one of them. `all` is the whole command line, which some of them describe. `trellis check` is not among them: it
-/// decides its exit status itself.
+/// Runs one of them. `all` is the whole command line, which some of them describe.
 pub(crate) fn run(command: Command, all: clap::Command) -> Ending {
     match command {
-        Command::Bench(arguments) => trellis_bench::bench(&arguments),
-        Command::Reproduce(arguments) => trellis_bench::reproduce(&arguments),
-        Command::Check(_) => unreachable!("the caller runs it"),
+        Command::Bench(_) | Command::Reproduce(_) | Command::Check(_) => Err(become_bench()),
         Command::Store(task) => store::run(&task),
         Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
         Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
@@ -64,7 +52,18 @@ pub(crate) fn run(command: Command, all: clap::Command) -> Ending {
         Command::Completions(arguments) => manual::completions(&arguments, all),
         Command::Manual(arguments) => manual::manual(&arguments, all),
         Command::LabInit { order } => lab::init::run(&order),
-        Command::BenchNode { task } => trellis_bench::run_node(&task),
-        Command::BenchInside { task } => trellis_bench::run_inside(&task),
     }
+}
+
+/// Executes `trellis-bench` with the arguments of this process, which it takes as they are; returns why it cannot.
+fn become_bench() -> Failure {
+    let Some(program) = installed::executable(installed::BENCH) else {
+        return Failure::new(
+            exit::SYSTEM,
+            "`bench`, `reproduce` and `check` are in the package trellis-bench, which is not installed; install it in \
+             the version of this command",
+        );
+    };
+    let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    Failure::new(exit::SYSTEM, format!("{} cannot be executed: {error}", program.display()))
 }

@@ -116,15 +116,13 @@ fn as_ours(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 fn main() -> ExitCode {
     ending::take_file_limits_as_errors();
-    let ending = match parsed().command {
+    ending::status(match parsed().command {
         Command::Run(arguments) => run::run(*arguments),
         Command::Threads(arguments) => run::threads(*arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Agent(arguments) => run::hosts::agent(&arguments),
-        #[cfg(feature = "full")]
-        Command::Full(full::Command::Check(arguments)) => return trellis_bench::check(&arguments),
         #[cfg(feature = "full")]
         Command::Full(command) => full::run(command, CommandLine::command()),
         #[cfg(not(feature = "full"))]
@@ -133,14 +131,7 @@ fn main() -> ExitCode {
             "this build has run, threads, leave, doctor and report; `cargo xtask install` builds a command that has the \
              others",
         )),
-    };
-    match ending {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            trellis_output::lines::complain(format_args!("{failure}"));
-            ExitCode::from(failure.code)
-        }
-    }
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -350,6 +351,79 @@ fn a_host_that_vanishes_ends_the_run_with_its_name() {
     assert_eq!(run.code, Some(70), "{run:?}");
     assert!(run.stderr.lines().last().is_some_and(|line| line.contains(" on c3)")), "{run:?}");
     // Its agent hears nothing, either.
+    lab.wait_until_quiet();
+}
+
+/// Hosts c2 and so on: c1 is where the launcher runs.
+fn others(count: usize) -> String {
+    (2..count + 2).map(|host| format!("c{host}")).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn sixteen_hosts_are_at_most_two_logins_away_in_a_tree() {
+    let Some(lab) = Hosts::up("sixteen_hosts_are_at_most_two_logins_away_in_a_tree", 17) else { return };
+    let folder = Folder::new();
+    fs::write(folder.file("input"), "for all\n").expect("it is ours");
+    let (hosts, script) = (others(16), "cat; echo $COLOUR; echo way $SSH_CONNECTION");
+    let options = ["--tree", "--hosts", &hosts, "--input", "all", "-x", "COLOUR=green", "sh", "-c", script];
+    let mut command = lab.run(&options);
+    command.stdin(fs::File::open(folder.file("input")).expect("it was written"));
+    let run = Run::start(command).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for line in ["for all", "green"] {
+        assert_eq!(run.stdout.matches(&format!("] {line}\n")).count(), 16, "{line}: {run:?}");
+    }
+    // sshd(8): from where each host was reached, and at which address.
+    let ways: BTreeMap<&str, &str> =
+        run.stdout.lines().filter_map(|line| line.split_once("] way ")).fold(BTreeMap::new(), |mut ways, (_, way)| {
+            let words: Vec<&str> = way.split(' ').collect();
+            ways.insert(words[2], words[0]);
+            ways
+        });
+    assert_eq!(ways.len(), 16, "{run:?}");
+    let depth = |host: &str| std::iter::successors(Some(host), |host| ways.get(host).copied()).count() - 1;
+    let of_depth = |wanted| ways.keys().filter(|host| depth(host) == wanted).count();
+    assert_eq!((of_depth(1), of_depth(2)), (4, 12), "{ways:?}");
+    let logins = |from: &str| ways.values().filter(|reached| **reached == from).count();
+    assert!(ways.keys().all(|host| logins(host) <= 4), "{ways:?}");
+    let run = lab.start_role("sum", &["--tree", "--hosts", &hosts]).finish();
+    assert!(run.code == Some(0) && run.stdout.matches("] sum 120\n").count() == 16, "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_tree_ends_everywhere_and_names_the_host_that_is_lost() {
+    let Some(lab) = Hosts::up("a_tree_ends_everywhere_and_names_the_host_that_is_lost", 8) else { return };
+    let hosts = others(7);
+    let options = ["--tree", "--hosts", &hosts, "--set", "silence_seconds_max=2"];
+    let mut run = lab.start_role("barrier", &options);
+    run.wait_for_output("up", 7);
+    signal(run.pid(), libc::SIGTERM);
+    assert_eq!(run.finish().code, Some(128 + libc::SIGTERM));
+    lab.wait_until_quiet();
+    let mut run = lab.start_role("barrier", &options);
+    run.wait_for_output("up", 7);
+    signal(launcher_in(&run), libc::SIGKILL);
+    assert_eq!(run.finish().code, Some(128 + libc::SIGKILL));
+    lab.wait_until_quiet();
+    // The others are reached through c2, or directly.
+    let mut run = lab.start_role("barrier", &options);
+    run.wait_for_output("up", 7);
+    assert!(lab.ask("partition", &["c2", "c1,c3,c4,c5,c6,c7,c8"]).status.success());
+    let run = run.finish();
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.stderr.lines().last().is_some_and(|line| line.contains(" on c2)")), "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_host_of_a_tree_that_cannot_be_reached_is_named_with_the_one_before_it() {
+    let Some(lab) = Hosts::up("a_host_of_a_tree_that_cannot_be_reached", 5) else { return };
+    let hosts = format!("{},nowhere.invalid", others(4));
+    let run = Run::start(lab.run(&["--tree", "--hosts", &hosts, "echo", "started"])).finish();
+    assert_eq!(run.code, Some(71), "{run:?}");
+    assert!(run.stderr.contains("host nowhere.invalid: ") && run.stderr.contains(" on host c2"), "{run:?}");
+    assert!(run.stdout.is_empty(), "{run:?}");
     lab.wait_until_quiet();
 }
 

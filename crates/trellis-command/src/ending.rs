@@ -7,10 +7,10 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::exit::Failure;
+use crate::exit::{Ending, Failure};
 
 /// The effect of the first signal.
 enum Stop {
@@ -215,6 +215,17 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
     }
+}
+
+/// The exit status of a command that ended like this; a failure is said first.
+pub fn status(ending: Ending) -> ExitCode {
+    ending.map_or_else(
+        |failure| {
+            trellis_output::lines::complain(format_args!("{failure}"));
+            ExitCode::from(failure.code)
+        },
+        ExitCode::from,
+    )
 }
 
 /// Makes an exceeded file size limit an error of the write, like a full disk. It uses a handler, because programs

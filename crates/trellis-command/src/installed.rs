@@ -7,6 +7,12 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{self, Failure};
 
+/// The command.
+const COMMAND: &str = "trellis";
+
+/// The executable with `bench`, `reproduce` and `check`.
+pub const BENCH: &str = "trellis-bench";
+
 /// The pass plugin, in the compiler folder.
 pub const PASS: &str = "libtrellis_pass.so";
 /// The library with the heap, in the compiler folder.
@@ -39,6 +45,18 @@ pub fn missing_part(path: &Path) -> Failure {
 fn own_folder() -> Option<PathBuf> {
     let command = std::env::current_exe().ok()?.canonicalize().ok()?;
     command.parent().map(Path::to_owned)
+}
+
+/// The command, which lies beside this executable: itself, or what measures it.
+pub fn command() -> Result<PathBuf, Failure> {
+    executable(COMMAND).ok_or_else(|| {
+        Failure::new(exit::SYSTEM, "the command `trellis` is not beside this executable; install Trellis again")
+    })
+}
+
+/// Another executable of Trellis, if it lies beside this one.
+pub fn executable(name: &str) -> Option<PathBuf> {
+    own_folder().map(|own| own.join(name)).filter(|file| file.is_file())
 }
 
 /// Places relative to the folder of this command; some distributions keep libraries of 64 bits apart.

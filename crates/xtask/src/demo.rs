@@ -105,7 +105,7 @@ fn region_bytes(elements: u64) -> u64 {
 pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[String]) -> Result<()> {
     let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
-    install_built(workspace, &built, &prefix)?;
+    install_built(workspace, &built, Profile::Release, &prefix)?;
     let with = if features.is_empty() { String::new() } else { format!(", with {}", features.join(", ")) };
     println!(
         "installed {}, the library and its headers{with}; what debuggers need is beside, in .debug",
@@ -115,8 +115,8 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[St
 }
 
 /// The same with what was built already, in silence.
-pub(crate) fn install_built(workspace: &Workspace, built: &Workspace, prefix: &Path) -> Result<()> {
-    programs::install_library(built, Profile::Release, prefix)?;
+pub(crate) fn install_built(workspace: &Workspace, built: &Workspace, profile: Profile, prefix: &Path) -> Result<()> {
+    programs::install_library(built, profile, prefix)?;
     for library in [&format!("libtrellis.so.{}", env!("CARGO_PKG_VERSION")), install::CALLS, install::THREADS] {
         programs::separate_symbols(&prefix.join("lib").join(library))?;
     }
@@ -125,14 +125,17 @@ pub(crate) fn install_built(workspace: &Workspace, built: &Workspace, prefix: &P
         Ok(()) => compiler::install(workspace, prefix)?,
         Err(error) => eprintln!("    left out: `trellis cc` and the library of `trellis store run`: {error:#}"),
     }
-    let command = prefix.join("bin/trellis");
     std::fs::create_dir_all(prefix.join("bin"))?;
-    // A running program cannot be written, but it can be replaced.
-    let unfinished = prefix.join("bin/.trellis.new");
-    std::fs::copy(built.trellis(), &unfinished)
-        .and_then(|_| std::fs::rename(&unfinished, &command))
-        .with_context(|| format!("cannot write {}", command.display()))?;
-    programs::separate_symbols(&command)
+    for name in ["trellis", "trellis-bench"] {
+        let program = prefix.join("bin").join(name);
+        // A running program cannot be written, but it can be replaced.
+        let unfinished = prefix.join(format!("bin/.{name}.new"));
+        std::fs::copy(built.built(profile, name), &unfinished)
+            .and_then(|_| std::fs::rename(&unfinished, &program))
+            .with_context(|| format!("cannot write {}", program.display()))?;
+        programs::separate_symbols(&program)?;
+    }
+    Ok(())
 }
 
 fn number(value: f64) -> String {

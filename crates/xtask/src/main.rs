@@ -14,6 +14,7 @@ mod dependencies;
 mod documents;
 mod fabric;
 mod features;
+mod image;
 #[path = "../../trellis-c/install.rs"]
 mod install;
 mod instructions;

@@ -1,8 +1,10 @@
-//! `cargo xtask package`: what people install: an archive with an installer, a `.deb` and an `.rpm`, all from one tree.
+//! `cargo xtask package`: what people install: an archive with an installer, `.deb` and `.rpm` files, all from one tree.
+//! What measures and checks is a package of its own.
 //!
-//! Promises: the same release build gives the same bytes: files have the time of the commit and no owner. Nothing is packed that is not in the tree of
-//! `cargo xtask install`, the manual pages, the completions, the units, and the documents that a package must have.
-//! Symbols for debuggers are an archive of their own. It must never write outside the target folder.
+//! Promises: the same build gives the same bytes: files have the time of the commit and no owner. Nothing is packed that
+//! is not in the tree of `cargo xtask install`, the manual pages, the completions, the units, and the documents that a
+//! package must have. Symbols for debuggers are an archive of their own. The command and the library are not larger than
+//! [`COMMAND_AND_LIBRARY_BYTES_MAX`]. It must never write outside the target folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +15,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::setup::{self, Needed};
 use crate::step;
-use crate::workspace::Workspace;
-use crate::{demo, features, kubernetes};
+use crate::workspace::{Profile, Workspace};
+use crate::{demo, image, kubernetes};
 
 /// Builds `.rpm` files.
 pub(crate) const RPM: Needed = Needed::new("rpmbuild", "rpm");
@@ -28,6 +30,8 @@ pub(crate) const SYSTEM: Needed = Needed::new("mmdebstrap", "mmdebstrap");
 pub(crate) const MANUAL: Needed = Needed::new("groff", "groff");
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The most room that the command and the library take where the package is installed.
+const COMMAND_AND_LIBRARY_BYTES_MAX: u64 = 12_000_000;
 /// The shells, and where their completions lie below the prefix.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/trellis"),
@@ -45,22 +49,52 @@ const DOCUMENTS: [(&str, &str); 4] = [
     ("LICENSE-APACHE", "share/doc/trellis/LICENSE-APACHE"),
 ];
 
-/// Makes everything from the release build, in `package` of the target folder, and returns the files.
+/// A package of those that need one.
+struct Part {
+    name: &'static str,
+    /// The name of its description in `packaging/debian`.
+    control: &'static str,
+    /// The scripts there that run when it is installed and removed.
+    scripts: &'static [&'static str],
+    /// Files that say which libraries it needs.
+    linked: &'static [&'static str],
+}
+
+const MAIN: Part = Part {
+    name: "trellis",
+    control: "control.in",
+    scripts: &["prerm", "postinst", "postrm"],
+    linked: &["usr/bin/trellis", "usr/lib/libtrellis.so"],
+};
+
+/// What measures and checks. Most users never start it.
+const BENCH: Part =
+    Part { name: "trellis-bench", control: "bench.control.in", scripts: &[], linked: &["usr/bin/trellis-bench"] };
+
+/// Whether a file, relative to the prefix, belongs to [`BENCH`].
+fn is_of_bench(file: &str) -> bool {
+    let pages = ["bench", "check", "reproduce"].map(|name| format!("share/man/man1/trellis-{name}"));
+    file == "bin/trellis-bench"
+        || file.starts_with("share/trellis/parmacs/")
+        || pages.iter().any(|page| file.starts_with(page))
+}
+
+/// Makes everything from one build, in `package` of the target folder, and returns the files.
 pub(crate) fn run(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     setup::ensure(setup::NEEDED)?;
     let folder = workspace.target.join("package");
-    let tree = folder.join("tree");
-    for old in [&tree, &folder.join("rpm")] {
+    let [tree, bench] = ["tree", "bench"].map(|name| folder.join(name));
+    for old in [&tree, &bench, &folder.join("rpm")] {
         if old.exists() {
             fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
     }
-    let built = features::build_release(workspace, &[])?;
+    workspace.build(Profile::Packaged)?;
     let time = time_of_commit(workspace)?;
     let prefix = tree.join("usr");
     step::step("put the tree together", || {
-        demo::install_built(workspace, &built, &prefix)?;
-        accompany(workspace, &built, &prefix)?;
+        demo::install_built(workspace, workspace, Profile::Packaged, &prefix)?;
+        accompany(workspace, &prefix)?;
         settle(&tree)
     })?;
     let architecture = step::output(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned();
@@ -69,10 +103,28 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     step::step("symbols", || pack_symbols(&prefix, &symbols, &time))?;
     let archive = folder.join(format!("{name}.tar.gz"));
     step::step("archive", || pack_archive(workspace, &prefix, &folder.join(&name), &archive, &time))?;
-    let deb = folder.join(format!("trellis_{VERSION}_{architecture}.deb"));
-    step::step("deb", || pack_deb(workspace, &tree, &architecture, &deb, &time))?;
-    let rpm = step::step("rpm", || pack_rpm(workspace, &tree, &folder, &time))?;
-    Ok(vec![archive, deb, rpm, symbols])
+    for file in below(&prefix)?.iter().filter(|file| is_of_bench(file)) {
+        let place = bench.join("usr").join(file);
+        fs::create_dir_all(place.parent().unwrap_or(&bench))?;
+        fs::rename(prefix.join(file), place)?;
+    }
+    fs::remove_dir_all(prefix.join("share/trellis/parmacs"))?;
+    let oci = folder.join(format!("{name}-oci.tar"));
+    step::step("container image", || image::pack(&tree, &folder.join("image"), &oci, VERSION, &time))?;
+    let deb = |part: &Part| folder.join(format!("{}_{VERSION}_{architecture}.deb", part.name));
+    for (part, tree) in [(&MAIN, &tree), (&BENCH, &bench)] {
+        let title = format!("deb of {}", part.name);
+        step::step(&title, || pack_deb(workspace, part, tree, &architecture, &deb(part), &time))?;
+    }
+    let [rpm, bench_rpm] = step::step("rpm", || pack_rpm(workspace, &tree, &bench, &folder, &time))?;
+    Ok(vec![archive, deb(&MAIN), rpm, deb(&BENCH), bench_rpm, oci, symbols])
+}
+
+/// The bytes of the command and of the library below a prefix.
+fn command_and_library_bytes(prefix: &Path) -> Result<u64> {
+    let sizes = ["bin/trellis", "lib/libtrellis.so"].map(|file| fs::metadata(prefix.join(file)).map(|it| it.len()));
+    let [command, library] = sizes;
+    Ok(command? + library?)
 }
 
 /// Builds each crate from what crates.io would get, in the order of their dependencies, and uploads nothing. Makes the
@@ -89,7 +141,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     if sums(&made)? != before {
         bail!("the packages of one build differ: {before}");
     }
-    let [archive, deb, rpm, _] = &made[..] else { bail!("there are {} packages", made.len()) };
+    let [archive, deb, rpm, bench, _, oci, _] = &made[..] else { bail!("there are {} packages", made.len()) };
     let folder = workspace.target.join("package/check");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -104,6 +156,11 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         ["/usr/lib64/libtrellis.so", "/usr/bin/trellis"].iter().try_for_each(|file| has(&list, file))?;
         step::run(Command::new("dpkg-deb").arg("-x").arg(deb).arg(folder.join("deb")))?;
         let root = folder.join("deb");
+        let bytes = command_and_library_bytes(&root.join("usr"))?;
+        if bytes > COMMAND_AND_LIBRARY_BYTES_MAX {
+            bail!("the command and the library have {bytes} bytes; the limit is {COMMAND_AND_LIBRARY_BYTES_MAX}");
+        }
+        eprintln!("    the command and the library have {bytes} bytes");
         let units = files(&root.join("usr/lib/systemd/system"))?;
         step::output(
             Command::new("systemd-analyze")
@@ -134,6 +191,25 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         eprintln!("    SKIPPED the .deb on a system with nothing else (root): only root can make one");
         return Ok(fs::remove_dir_all(&folder)?);
     }
+    step::step("the container image: run two nodes of a program", || {
+        let root = image::unpack(oci, &folder.join("image"))?;
+        let made = Command::new("c++")
+            .args(["-std=c++20", "-O2"])
+            .arg(workspace.root.join("examples/hello/hello.cpp"))
+            .arg("-I")
+            .arg(folder.join("deb/usr/include"))
+            .arg("-L")
+            .arg(folder.join("deb/usr/lib"))
+            .args(["-ltrellis", "-pthread", "-o"])
+            .arg(root.join("hello"))
+            .output()?;
+        if !made.status.success() {
+            bail!("hello cannot be compiled: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", TRY_IMAGE, "sh"]).arg(&root);
+        step::output(&mut shell).map(drop)
+    })?;
     setup::ensure(&[SYSTEM])?;
     let system = folder.join("system");
     step::step("a system with a compiler and nothing else", || {
@@ -144,7 +220,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     step::step("the .deb there: install, doctor, compile, run, remove", || {
         let mut shell = Command::new("unshare");
         shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_DEB, "sh"]);
-        shell.args([deb, &workspace.root.join("examples/hello/hello.cpp"), &system]);
+        shell.args([deb, &workspace.root.join("examples/hello/hello.cpp"), &system, bench]);
         // The environment of this machine is not that of the system.
         shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         step::output(&mut shell).map(drop)
@@ -177,7 +253,8 @@ fn codename() -> Result<String> {
     Ok(name.context("/etc/os-release names no release")?.to_owned())
 }
 
-/// Installs the package `$1` on the system in the folder `$3`, which has no network, and does the same with it.
+/// Installs the package `$1` on the system in the folder `$3`, which has no network, and does the same with it. The
+/// package `$4` adds what measures.
 const TRY_DEB: &str = r#"
 ip link set lo up
 mount -t proc none "$3/proc"
@@ -185,6 +262,7 @@ mount --rbind /dev "$3/dev"
 mkdir "$3/tmp/try"
 cp "$1" "$3/tmp/try/trellis.deb"
 cp "$2" "$3/tmp/try/hello.cpp"
+cp "$4" "$3/tmp/try/bench.deb"
 chroot "$3" sh -e -c '
     cd /tmp/try
     dpkg -i trellis.deb
@@ -193,8 +271,23 @@ chroot "$3" sh -e -c '
     trellis run -n 2 ./hello
     [ -e /usr/share/man/man1/trellis-run.1.gz ]
     [ -z "$(dpkg --verify trellis)" ]
-    dpkg -r trellis
-    [ ! -e /usr/bin/trellis ]' >&2
+    ! trellis bench start 2>said
+    grep -q "in the package trellis-bench, which is not installed" said
+    dpkg -i bench.deb
+    trellis bench start --rounds 1
+    [ -e /usr/share/man/man1/trellis-bench.1.gz ]
+    [ -z "$(dpkg --verify trellis-bench)" ]
+    dpkg -r trellis-bench trellis
+    [ ! -e /usr/bin/trellis ]
+    [ ! -e /usr/bin/trellis-bench ]' >&2
+"#;
+
+/// Runs a program in the container image whose files are in `$1`, as the user of the image.
+const TRY_IMAGE: &str = r#"
+mkdir "$1/proc" "$1/dev"
+mount -t proc none "$1/proc"
+mount --rbind /dev "$1/dev"
+chroot --userspec 65532:65532 "$1" /usr/bin/trellis run -n 2 /hello >&2
 "#;
 
 /// The option of systemd-analyze(1) for units below a folder.
@@ -205,8 +298,8 @@ fn root_option(root: &Path) -> std::ffi::OsString {
 }
 
 /// Adds manual pages, completions, units and documents.
-fn accompany(workspace: &Workspace, built: &Workspace, prefix: &Path) -> Result<()> {
-    let command = built.trellis();
+fn accompany(workspace: &Workspace, prefix: &Path) -> Result<()> {
+    let command = workspace.built(Profile::Packaged, "trellis");
     let manual = prefix.join("share/man/man1");
     // Defaults that follow from the builder's environment are not the reader's.
     step::run(Command::new(&command).arg("manual").arg(&manual).env_remove("XDG_RUNTIME_DIR"))?;
@@ -228,7 +321,7 @@ fn accompany(workspace: &Workspace, built: &Workspace, prefix: &Path) -> Result<
 }
 
 /// Modes that do not depend on the building user's umask.
-fn settle(tree: &Path) -> Result<()> {
+pub(crate) fn settle(tree: &Path) -> Result<()> {
     for entry in walk(tree)? {
         let about = fs::symlink_metadata(&entry)?;
         if about.is_symlink() {
@@ -269,8 +362,8 @@ fn pack_archive(workspace: &Workspace, prefix: &Path, folder: &Path, archive: &P
 }
 
 /// The `.deb` (deb(5)); its dependencies are those that `dpkg-shlibdeps` finds.
-fn pack_deb(workspace: &Workspace, tree: &Path, architecture: &str, deb: &Path, time: &str) -> Result<()> {
-    let text = fs::read_to_string(workspace.root.join("packaging/debian/control.in"))?;
+fn pack_deb(workspace: &Workspace, part: &Part, tree: &Path, architecture: &str, deb: &Path, time: &str) -> Result<()> {
+    let text = fs::read_to_string(workspace.root.join("packaging/debian").join(part.control))?;
     // As dpkg-gencontrol(1) counts: files in whole KiB, everything else as one.
     let kib = |entry: &PathBuf| match fs::symlink_metadata(entry) {
         Ok(about) if about.is_file() => about.len().div_ceil(1024),
@@ -283,40 +376,44 @@ fn pack_deb(workspace: &Workspace, tree: &Path, architecture: &str, deb: &Path, 
         .replace("@VERSION@", VERSION)
         .replace("@ARCHITECTURE@", architecture)
         .replace("@KIB@", &installed_kib.to_string())
-        .replace("@DEPENDS@", &dependencies(tree, deb)?);
+        .replace("@DEPENDS@", &dependencies(part, tree, deb)?);
     write(&about.join("control"), control.as_bytes())?;
-    write(&about.join("triggers"), b"activate-noawait ldconfig\n")?;
     let sums = checksums(tree)?;
     write(&about.join("md5sums"), sums.as_bytes())?;
-    for script in ["prerm", "postinst", "postrm"] {
+    for script in part.scripts {
         let file = about.join(script);
         fs::copy(workspace.root.join("packaging/debian").join(script), &file)?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
     }
     let completions = ["share/zsh/site-functions/_trellis", "share/zsh/vendor-completions/_trellis"];
     let [ordinary, of_debian] = completions.map(|place| tree.join("usr").join(place));
-    fs::create_dir_all(of_debian.parent().unwrap_or(tree))?;
-    fs::rename(&ordinary, &of_debian)?;
-    fs::remove_dir(ordinary.parent().unwrap_or(tree))?;
+    let has_library = ordinary.exists();
+    if has_library {
+        write(&about.join("triggers"), b"activate-noawait ldconfig\n")?;
+        fs::create_dir_all(of_debian.parent().unwrap_or(tree))?;
+        fs::rename(&ordinary, &of_debian)?;
+        fs::remove_dir(ordinary.parent().unwrap_or(tree))?;
+    }
     settle(tree)?;
     let mut build = Command::new("dpkg-deb");
     build.args(["--root-owner-group", "-Zxz", "--build"]).arg(tree).arg(deb).env("SOURCE_DATE_EPOCH", time);
     set_times(tree, time)?;
     step::output(&mut build)?;
-    fs::create_dir_all(ordinary.parent().unwrap_or(tree))?;
-    fs::rename(&of_debian, &ordinary)?;
-    fs::remove_dir(of_debian.parent().unwrap_or(tree))?;
+    if has_library {
+        fs::create_dir_all(ordinary.parent().unwrap_or(tree))?;
+        fs::rename(&of_debian, &ordinary)?;
+        fs::remove_dir(of_debian.parent().unwrap_or(tree))?;
+    }
     Ok(fs::remove_dir_all(&about)?)
 }
 
-/// The packages of Debian whose libraries the command and the library need.
-fn dependencies(tree: &Path, deb: &Path) -> Result<String> {
+/// The packages of Debian whose libraries a package needs.
+fn dependencies(part: &Part, tree: &Path, deb: &Path) -> Result<String> {
     let source = deb.with_extension("source");
     write(&source.join("debian/control"), b"Source: trellis\n\nPackage: trellis\nArchitecture: any\n")?;
-    let library = format!("usr/lib/libtrellis.so.{VERSION}");
     let mut find = Command::new("dpkg-shlibdeps");
     find.current_dir(&source).args(["-O", "--ignore-missing-info", "-xtrellis"]);
-    let found = step::output(find.args(["usr/bin/trellis", library.as_str()].map(|file| tree.join(file))))?;
+    let found = step::output(find.args(part.linked.iter().map(|file| tree.join(file))))?;
     fs::remove_dir_all(&source)?;
     let found = found.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
     Ok(found.context("dpkg-shlibdeps names no packages")?.trim().to_owned())
@@ -329,8 +426,8 @@ fn checksums(tree: &Path) -> Result<String> {
     step::output(Command::new("md5sum").args(files).current_dir(tree))
 }
 
-/// The `.rpm`, with libraries where 64-bit systems of this kind look for them.
-fn pack_rpm(workspace: &Workspace, tree: &Path, folder: &Path, time: &str) -> Result<PathBuf> {
+/// The `.rpm` files, with libraries where 64-bit systems of this kind look for them.
+fn pack_rpm(workspace: &Workspace, tree: &Path, bench: &Path, folder: &Path, time: &str) -> Result<[PathBuf; 2]> {
     let top = folder.join("rpm");
     let own = top.join("tree");
     fs::create_dir_all(&top)?;
@@ -352,17 +449,23 @@ fn pack_rpm(workspace: &Workspace, tree: &Path, folder: &Path, time: &str) -> Re
         }
         fs::write(&file, moved)?;
     }
+    let of_bench = below(bench)?;
+    step::run(Command::new("cp").arg("-a").arg(bench.join("usr")).arg(&own))?;
     let folders = OWN_FOLDERS.map(|folder| own.join("usr").join(folder));
     let is_own = |entry: &PathBuf| entry.is_dir() && folders.iter().any(|folder| entry.starts_with(folder));
     let of_package = walk(&own)?.into_iter().filter(is_own);
     let owned =
         of_package.filter_map(|entry| Some(format!("%dir \"/{}\"\n", entry.strip_prefix(&own).ok()?.display())));
-    let list: String = owned.chain(below(&own)?.iter().map(|file| format!("\"/{file}\"\n"))).collect();
+    let listed = |file: &String| format!("\"/{file}\"\n");
+    let files = below(&own)?.into_iter().filter(|file| !of_bench.contains(file));
+    let list: String = owned.chain(files.map(|file| listed(&file))).collect();
     write(&top.join("files"), list.as_bytes())?;
+    write(&top.join("bench"), of_bench.iter().map(listed).collect::<String>().as_bytes())?;
     let spec = fs::read_to_string(workspace.root.join("packaging/rpm/trellis.spec.in"))?
         .replace("@VERSION@", VERSION)
         .replace("@TREE@", &own.display().to_string())
-        .replace("@FILES@", &top.join("files").display().to_string());
+        .replace("@FILES@", &top.join("files").display().to_string())
+        .replace("@BENCH@", &top.join("bench").display().to_string());
     write(&top.join("trellis.spec"), spec.as_bytes())?;
     set_times(&own, time)?;
     let mut build = Command::new("rpmbuild");
@@ -379,12 +482,14 @@ fn pack_rpm(workspace: &Workspace, tree: &Path, folder: &Path, time: &str) -> Re
         build.args(["--define", define]);
     }
     step::output(build.arg(top.join("trellis.spec")).env("SOURCE_DATE_EPOCH", time))?;
-    let made = walk(&top.join("RPMS"))?.into_iter().find(|file| file.extension().is_some_and(|end| end == "rpm"));
-    let made = made.context("rpmbuild made no package")?;
-    let rpm = folder.join(made.file_name().unwrap_or_default());
-    fs::rename(&made, &rpm)?;
+    let architecture = std::env::consts::ARCH;
+    let names = [MAIN.name, BENCH.name].map(|name| format!("{name}-{VERSION}-1.{architecture}.rpm"));
+    for name in &names {
+        let made = top.join("RPMS").join(architecture).join(name);
+        fs::rename(&made, folder.join(name)).with_context(|| format!("rpmbuild made no {}", made.display()))?;
+    }
     fs::remove_dir_all(&top)?;
-    Ok(rpm)
+    Ok(names.map(|name| folder.join(name)))
 }
 
 /// The time of the commit in seconds since 1970, or the one that the caller gives (reproducible-builds.org).
@@ -399,10 +504,17 @@ fn time_of_commit(workspace: &Workspace) -> Result<String> {
 }
 
 /// `tar` with the same result for the same files.
-fn tar(time: &str) -> Command {
+pub(crate) fn plain_tar(time: &str) -> Command {
     let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--use-compress-program"]);
-    tar.arg("gzip -n").arg(format!("--mtime=@{time}"));
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
+    tar.arg(format!("--mtime=@{time}"));
+    tar
+}
+
+/// The same, compressed.
+fn tar(time: &str) -> Command {
+    let mut tar = plain_tar(time);
+    tar.args(["--use-compress-program", "gzip -n"]);
     tar
 }
 

@@ -14,6 +14,8 @@ pub(crate) enum Profile {
     Debug,
     /// For use.
     Release,
+    /// For use, with small files.
+    Packaged,
 }
 
 /// The paths every task needs.
@@ -80,9 +82,11 @@ impl Workspace {
         build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
         // Cargo puts a library beside the command only if it was asked for by name, and `trellis run` looks there.
         build.args(["-p", "trellis-calls", "-p", "trellis-threads"]);
-        if profile == Profile::Release {
-            build.arg("--release");
-        }
+        match profile {
+            Profile::Debug => &mut build,
+            Profile::Release => build.arg("--release"),
+            Profile::Packaged => build.args(["--profile", "packaged"]),
+        };
         build
     }
 
@@ -104,6 +108,7 @@ impl Workspace {
         let folder = match profile {
             Profile::Debug => "debug",
             Profile::Release => "release",
+            Profile::Packaged => "packaged",
         };
         self.target.join(folder).join(name)
     }

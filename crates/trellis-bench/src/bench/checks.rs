@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::bench::figures::{Figures, p50};
 use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::installed;
 use trellis_command::scratch::Scratch;
 use trellis_command::terminal::Progress;
 
@@ -206,9 +207,7 @@ fn compiled(folder: &Scratch, build: &Build, mode: Option<&str>) -> Result<PathB
     let mut command = match mode {
         None => Command::new("clang-19"),
         Some(mode) => {
-            let ours = std::env::current_exe()
-                .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot tell where this command lies: {error}")))?;
-            let mut command = Command::new(ours);
+            let mut command = Command::new(installed::command()?);
             command.args(["cc", "--mode", mode]);
             command
         }

@@ -1,4 +1,5 @@
-//! `trellis bench hosts`: how long `trellis run --hosts` takes until the program runs, beyond what ssh itself takes.
+//! `trellis bench hosts`: how long `trellis run --hosts` takes until the program runs, beyond what ssh itself takes, and
+//! until it ends when a host vanishes.
 //!
 //! Promises: the hosts are those of a lab with the system's ssh, and end with the benchmark. It times the command as a
 //! user types it. The yardstick is one login to each host, all at once, from the same host.
@@ -9,22 +10,25 @@ use std::time::Instant;
 
 use clap::Args;
 
-use crate::bench::cluster::own_program;
 use crate::bench::figures::{Figures, p50};
 use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::installed;
 
 const EXAMPLES: &str = "\
 Examples:
   trellis bench hosts
-  trellis bench hosts --hosts 16 --json";
+  trellis bench hosts --hosts 16 --tree --json";
 
 /// Time the start of a program on several hosts by ssh; needs root and openssh-server
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HostsArguments {
     /// Hosts, each with one node
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=64))]
     hosts: u8,
+    /// Reach hosts from other hosts
+    #[arg(long)]
+    tree: bool,
     /// How often it runs
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
@@ -53,7 +57,7 @@ impl Lab {
 
     /// A task of `trellis lab`.
     pub(super) fn task(&self, task: &str) -> Result<Command, Failure> {
-        let mut command = Command::new(own_program()?);
+        let mut command = Command::new(installed::command()?);
         command.args(["lab", task, "--lab", &self.name]).stdin(Stdio::null());
         Ok(command)
     }
@@ -61,7 +65,7 @@ impl Lab {
     /// A script of the shell, on the first host.
     fn script(&self, script: &str) -> Result<Command, Failure> {
         let mut command = self.task("run")?;
-        command.args(["c1", "--", "sh", "-c", script]).arg(own_program()?);
+        command.args(["c1", "--", "sh", "-c", script]).arg(installed::command()?);
         Ok(command)
     }
 }
@@ -79,7 +83,9 @@ pub(crate) fn run(arguments: &HostsArguments) -> Ending {
     let names: Vec<String> = (1..=arguments.hosts).map(|host| format!("c{host}")).collect();
     let logins: String = names.iter().map(|name| format!("$TRELLIS_LAB_SSH {name} echo up & ")).collect();
     let logins = format!("{logins}wait");
-    let start = format!("exec \"$0\" run --ssh \"$TRELLIS_LAB_SSH\" --hosts {} echo up", names.join(","));
+    let tree = if arguments.tree { "--tree " } else { "" };
+    let run = format!("exec \"$0\" run --ssh \"$TRELLIS_LAB_SSH\" {tree}--hosts {}", names.join(","));
+    let start = format!("{run} echo up");
     let (mut lines, mut wholes, mut logged_in) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
         logged_in.push(timed(lab.script(&logins)?, usize::from(arguments.hosts))?.1);
@@ -87,14 +93,43 @@ pub(crate) fn run(arguments: &HostsArguments) -> Ending {
         lines.push(line);
         wholes.push(whole);
     }
+    let vanished = vanished_seconds(&lab, &run, &names)?;
     let (login, line) = (p50(logged_in), p50(lines));
     let mut figures = Figures::new("hosts");
     figures.add("login_ms_p50", login, "one login to each host, all at once (ms, median)");
     figures.add("first_line_ms_p50", line, "first line of the program (ms, median)");
     figures.add("beyond_login_ms", line - login, "the same, beyond the logins (ms)");
     figures.add("run_ms_p50", p50(wholes), "the whole run (ms, median)");
+    figures.add(
+        "vanished_s",
+        vanished,
+        "from the loss of a host to the end with its name; the limit of silence is 10 s (s)",
+    );
     figures.add_value("hosts", arguments.hosts, "hosts");
     figures.print(arguments.json)
+}
+
+/// How long a run goes on after the last host was cut off. It must end with the name of that host.
+fn vanished_seconds(lab: &Lab, run: &str, names: &[String]) -> Result<f64, Failure> {
+    let failed = |why: String| Failure::new(exit::CLUSTER, format!("a host of the lab was cut off: {why}"));
+    let mut command = lab.script(&format!("{run} sh -c 'echo up; exec sleep 600'"))?;
+    let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| failed(error.to_string()))?;
+    let mut output = BufReader::new(child.stdout.take().expect("it was asked for"));
+    for _ in names {
+        output.read_line(&mut String::new()).map_err(|error| failed(error.to_string()))?;
+    }
+    let (last, others) = names.split_last().ok_or_else(|| failed("there is none".to_owned()))?;
+    let cut = lab.task("partition")?.args([&others.join(","), last]).status();
+    let begin = Instant::now();
+    if !cut.is_ok_and(|status| status.success()) {
+        return Err(failed("the lab refused that".to_owned()));
+    }
+    let ended = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    let time = begin.elapsed().as_secs_f64();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let is_named = said.lines().last().is_some_and(|line| line.contains(&format!(" on {last})")));
+    if is_named { Ok(time) } else { Err(failed(format!("the run ended with {}, and said {said:?}", ended.status))) }
 }
 
 /// The milliseconds until the first line, and until the end. A command that does not print this many lines has failed.

@@ -11,6 +11,7 @@ use clap::Args;
 use crate::bench::cluster::{Common, JOINER, own_program};
 use crate::bench::figures::{Figures, p50};
 use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::installed;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &StartArguments) -> Ending {
         [("catch", &common.catcher), ("security", &common.security)].map(|(key, value)| format!("{key}={value}"));
     let settings: Vec<String> =
         settings.into_iter().chain(common.set.iter().map(|(key, value)| format!("{key}={value}"))).collect();
-    let mut run = Command::new(&program);
+    let mut run = Command::new(installed::command()?);
     run.args(["run", "-n", &arguments.nodes.to_string()]);
     run.args(settings.iter().flat_map(|setting| ["--set", setting]))
         .arg("--")

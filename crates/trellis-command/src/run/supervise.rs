@@ -429,6 +429,9 @@ impl<'a> Supervisor<'a> {
             | Report::Surveyed(_)
             | Report::Measured(_)
             | Report::Assigned
+            | Report::Relayed { .. }
+            | Report::RelayTaken { .. }
+            | Report::RelayEnded { .. }
             | Report::Heartbeat => {}
         }
     }

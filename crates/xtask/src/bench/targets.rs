@@ -288,6 +288,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
                 Target::AtMost(600.0),
             ),
             figure("login_ms_p50", "one login to each of 4 hosts (ms)", Target::None),
+            figure("vanished_s", "a host is cut off: the others end with its name (s)", Target::AtMost(11.0)),
         ],
     },
     Benchmark {
@@ -297,6 +298,11 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("beyond_login_ms", "first line of a program on 16 hosts, beyond ssh's logins (ms)", Target::None),
             figure("login_ms_p50", "one login to each of 16 hosts (ms)", Target::None),
         ],
+    },
+    Benchmark {
+        name: "hosts",
+        arguments: &["--hosts", "16", "--rounds", "5", "--tree"],
+        figures: &[figure("beyond_login_ms", "the same with `--tree` (ms)", Target::None)],
     },
     Benchmark {
         name: "slurm",

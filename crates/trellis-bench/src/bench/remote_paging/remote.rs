@@ -14,6 +14,7 @@ use crate::bench::switch::latency::up;
 use crate::bench::switch::served::{self, Answers, Served};
 use crate::bench::switch::{bare, inside};
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed;
 
 /// The way without a switch.
 pub(super) const VETH: &str = "remote_veth";
@@ -54,7 +55,7 @@ fn run(task: &PagingTask, client: &Host, own: HostPrefix, server: &Host, home: H
         .map_err(|_| Failure::new(exit::USAGE, "the working set is larger than any memory"))?;
     let _served = Served::start(server, home, memory_bytes, Answers::Process)?;
     let url = format!("memory-server:{home}?prefix={own}&piece={}&deadline=60", task.piece_bytes);
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(installed::command()?);
     command.args([
         "store",
         "run",

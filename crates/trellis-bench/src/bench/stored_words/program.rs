@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::limit::{Limit, START};
 use super::place::Place;
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed;
 
 const SOURCE: &str = include_str!("../../../../../examples/stored/word_count.c");
 
@@ -54,9 +55,7 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn compile(place: &Place) -> Result<Program, Failure> {
         let program = place.compile("word_count", SOURCE)?;
-        let command = std::env::current_exe()
-            .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot tell where this command lies: {error}")))?;
-        Ok(Program { program, command })
+        Ok(Program { program, command: installed::command()? })
     }
 
     /// Runs it, with its heap in a store (address, bytes of the cache) if one is given.

@@ -20,6 +20,7 @@ use trellis_switch::lab::{self, Lab};
 use super::inside;
 use super::served::{self, Served};
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed;
 use trellis_command::scratch::Scratch;
 
 /// The time limit for anything that must happen.
@@ -121,7 +122,7 @@ impl<'a> Placed<'a> {
     }
 
     fn ask(&self, arguments: &[&str]) -> Result<String, Failure> {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(installed::command()?);
         command.arg("controller").args(arguments).args(["--control", &self.folder.control()]).stdin(Stdio::null());
         let failed = |error| Failure::new(exit::SYSTEM, format!("cannot ask the controller: {error}"));
         let output = command.output().map_err(failed)?;
@@ -141,7 +142,7 @@ struct Spoken {
 
 impl Spoken {
     fn start(host: &lab::Host, arguments: &[&str], switch: &Path) -> Result<Spoken, Failure> {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(installed::command()?);
         command.args(arguments).env("TRELLIS_SWITCH", switch).env("TRELLIS_PREFIX", host.plan().prefix.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let spawned = host.run(|| command.spawn()).map_err(|error| inside::failure(&error))?;

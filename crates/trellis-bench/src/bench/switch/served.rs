@@ -13,6 +13,7 @@ use trellis_switch::lab::{self, Lab};
 
 use super::inside;
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -82,7 +83,7 @@ impl Served {
         let name = &host.plan().name;
         let failed =
             |what: String| Failure::new(exit::SYSTEM, format!("cannot start a memory server in host {name}: {what}"));
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(installed::command()?);
         command.args(["serve", "--memory", &memory_bytes.to_string(), "--prefix", &prefix.to_string()]);
         command.args(["--in-kernel", answers.word()]).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

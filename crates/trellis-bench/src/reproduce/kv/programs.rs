@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::servers::{Folder, Process};
 use super::ycsb::missing;
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed;
 
 /// The paper's round trip: its heap test writes 100 times in 284,047 µs.
 pub(super) const PAPER_ROUND_TRIP_US: u64 = 2750;
@@ -83,9 +84,7 @@ pub(super) struct Programs {
 
 impl Programs {
     pub(super) fn new() -> Result<Programs, Failure> {
-        let command = std::env::current_exe()
-            .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot tell where this command lies: {error}")))?;
-        Ok(Programs { folder: Folder::new()?, command })
+        Ok(Programs { folder: Folder::new()?, command: installed::command()? })
     }
 
     /// This command with other arguments.
@@ -233,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_program_is_told_where_its_memory_is() {
-        let programs = Programs::new().expect("a folder");
+        let programs = Programs { folder: Folder::new().expect("a folder"), command: "trellis".into() };
         let place = Place { url: "redis://127.0.0.1:1", round_trip_us: 2750, heap: "bump" };
         let command = programs.command(Path::new("/p"), Mode::Heap, &place);
         let value = |name: &str| {

@@ -16,6 +16,7 @@ use trellis_store::Key;
 
 use super::ycsb::missing;
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed;
 use trellis_command::scratch::Scratch;
 
 /// How long it may take until a server answers.
@@ -228,10 +229,8 @@ impl Front {
         if let Some(address) = server.redis {
             return Ok(Front { address, _process: None, _folder: None });
         }
-        let command = std::env::current_exe()
-            .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot tell where this command lies: {error}")))?;
         let folder = Folder::new()?;
-        let child = Command::new(&command)
+        let child = Command::new(installed::command()?)
             .args(["store", "serve", "--resp", "127.0.0.1:0", "--store", &server.url])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

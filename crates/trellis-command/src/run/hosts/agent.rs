@@ -29,6 +29,7 @@ use super::dialogue::{
     self, Assignment, BODY_BYTES_MAX, Frames, HELLO, Hello, ON_THEIR_WAY_BYTES_MAX, Order, Outgoing, Preparation,
     Report,
 };
+use super::tree::Relays;
 use super::{network, survey};
 use crate::exit::{self, Ending, Failure};
 use crate::installed;
@@ -79,6 +80,7 @@ enum Source {
     Output,
     Stream { place: usize, stream: usize },
     Input,
+    Relays,
 }
 
 /// A node that the agent started.
@@ -117,6 +119,10 @@ struct Agent<'a> {
     /// Files that are being copied.
     copied: BTreeMap<OsString, File>,
     has_record: bool,
+    /// The connections to other hosts that go through this one.
+    relays: Relays,
+    /// Whether the launcher wants the end of everything here, and whether that is after a failure.
+    finishes: Option<bool>,
     /// Records that are handed over.
     records: VecDeque<(usize, File)>,
     nodes: Vec<Node>,
@@ -146,6 +152,8 @@ impl<'a> Agent<'a> {
             scratch: None,
             copied: BTreeMap::new(),
             has_record: false,
+            relays: Relays::default(),
+            finishes: None,
             records: VecDeque::new(),
             nodes: Vec::new(),
             inputs: Vec::new(),
@@ -166,7 +174,7 @@ impl<'a> Agent<'a> {
         };
         let text = serde_json::to_string(&hello).expect("plain data");
         // The last line that the login printed may be unfinished.
-        self.outgoing.say_line(&format!("\n{HELLO}{text}\n"));
+        self.outgoing.add(format!("\n{HELLO}{text}\n").as_bytes());
     }
 
     fn say(&mut self, report: &Report, body: &[u8]) {
@@ -185,8 +193,11 @@ impl<'a> Agent<'a> {
                     Source::Output => self.write(),
                     Source::Stream { place, stream } => self.pass_on(place, stream),
                     Source::Input => self.feed(),
+                    // Below, because the end of a process is no such source.
+                    Source::Relays => {}
                 }
             }
+            self.pass_relays();
             self.advance();
         }
         Ok(())
@@ -232,6 +243,8 @@ impl<'a> Agent<'a> {
         }
         let inputs = self.inputs.iter().filter(|input| input.is_waiting());
         watched.extend(inputs.map(|input| (Source::Input, input.descriptor(), PollFlags::OUT)));
+        let relayed = self.relays.watched(self.may_relay());
+        watched.extend(relayed.map(|(pipe, flags)| (Source::Relays, pipe, flags)));
         if self.on_its_way < ON_THEIR_WAY_BYTES_MAX || !self.has_launcher {
             for (place, node) in self.nodes.iter().enumerate() {
                 for (stream, pipe) in node.streams.iter().enumerate() {
@@ -253,6 +266,17 @@ impl<'a> Agent<'a> {
     fn write(&mut self) {
         if self.outgoing.write(rustix::stdio::stdout()).is_err() {
             self.lose_launcher();
+        }
+    }
+
+    /// Whether more from other hosts may be added to what goes to the launcher.
+    fn may_relay(&self) -> bool {
+        self.outgoing.waiting() < ON_THEIR_WAY_BYTES_MAX
+    }
+
+    fn pass_relays(&mut self) {
+        for (report, body) in self.relays.pump(self.may_relay()) {
+            self.say(&report, &body);
         }
     }
 
@@ -312,7 +336,13 @@ impl<'a> Agent<'a> {
                 self.inputs.iter_mut().for_each(|input| input.give(&body));
                 self.feed();
             }
-            Order::Finish { has_failed } => self.stage = Stage::Finishing(Sweep::new(has_failed)),
+            Order::Open { host, command } => match self.relays.open(host, &command) {
+                Ok(pid) => self.guard.watch_group(pid),
+                Err(reports) => reports.iter().for_each(|(report, body)| self.say(report, body)),
+            },
+            Order::Relay { host } => self.relays.give(host, &body),
+            Order::Drop { host } => self.relays.kill(host),
+            Order::Finish { has_failed } => self.finishes = Some(has_failed),
             Order::OutputTaken(bytes) => self.on_its_way = self.on_its_way.saturating_sub(bytes),
             Order::Heartbeat => {}
         }
@@ -475,7 +505,10 @@ impl<'a> Agent<'a> {
         }
         while let Some((pid, change)) = child::next_change() {
             let Some(node) = self.nodes.iter_mut().find(|node| node.pid == pid && node.is_running) else {
-                continue; // the guard, or a process that a node left behind and the kernel gave to us
+                if let Change::Ended(ended) = change {
+                    self.relays.note(pid, ended);
+                }
+                continue; // a relay, the guard, or a process that a node left behind and the kernel gave to us
             };
             let number = node.number;
             match change {
@@ -525,6 +558,7 @@ impl<'a> Agent<'a> {
         self.has_launcher = false;
         self.outgoing.clear();
         self.records.clear();
+        self.relays.close();
         self.terminate();
     }
 
@@ -554,6 +588,10 @@ impl<'a> Agent<'a> {
             }
         }
         let is_over = self.running().next().is_none();
+        // Other hosts end before this one, through which they are told to.
+        if let Some(has_failed) = self.finishes.take_if(|_| self.relays.is_empty()) {
+            self.stage = Stage::Finishing(Sweep::new(has_failed));
+        }
         match &mut self.stage {
             Stage::Terminating(at) if now >= *at || is_over => {
                 self.signal_all(libc::SIGKILL);

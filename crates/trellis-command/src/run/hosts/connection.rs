@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 
 use super::dialogue::{BODY_BYTES_MAX, Facts, Frames, HELLO, Hello, Order, Outgoing, Pair, Report};
 use super::list::Host;
+use super::tree::{Relay, RelayOrder, carried};
 use crate::exit::{self, Failure};
 use crate::run::cause::Ended;
 use crate::run::child::{self, Running};
-use crate::run::output::set_non_blocking;
 
 /// The most bytes that a login may print before the hello of the agent.
 const PREAMBLE_BYTES_MAX: usize = 64 << 10;
@@ -35,11 +35,13 @@ pub(crate) struct Connection {
     pub(super) is_here: bool,
     /// The numbers of the nodes there.
     pub(super) nodes: Vec<usize>,
-    /// The process that carries the connection.
-    pub(super) pid: i32,
+    /// The process that carries the connection; `None` where an agent of another host started it.
+    pub(super) pid: Option<i32>,
     to_agent: Option<OwnedFd>,
     from_agent: Option<OwnedFd>,
     complaints_from: Option<OwnedFd>,
+    /// The way through the agent of another host.
+    pub(super) relay: Option<Relay>,
     outgoing: Outgoing,
     /// How much output came that nobody has taken yet.
     pub(super) untaken: usize,
@@ -170,31 +172,51 @@ impl Connection {
     pub(super) fn open(host: Host, nodes: Vec<usize>, carrier: &Carrier) -> Result<Connection, Failure> {
         // `--ssh` applies to every host, also to this machine.
         let is_here = !matches!(carrier, Carrier::Ssh(Some(_))) && is_here(&host);
-        let mut command = if is_here {
+        let command = if is_here {
             let mut command = Command::new("/proc/self/exe");
             command.arg("agent").env_remove("SSH_CONNECTION").env_remove("SLURM_LAUNCH_NODE_IPADDR");
             command
         } else {
             carrier.command(&host.target)
         };
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        child::bind(&mut command, Vec::new());
-        let started = command.spawn().map_err(|error| {
+        let Running { pid, stdin, stdout, stderr } = carried(command).map_err(|error| {
             Failure::new(exit::SYSTEM, format!("cannot start an agent for host {}: {error}", host.name()))
         })?;
-        let Running { pid, stdin, stdout, stderr } = started.into();
-        for pipe in [&stdin, &stdout, &stderr].into_iter().flatten() {
-            set_non_blocking(pipe.as_raw_fd());
-        }
         let login = (!is_here).then(|| carrier.login(&host.target));
+        let connection = Connection::unconnected(host, nodes, login);
         Ok(Connection {
-            host,
             is_here,
-            nodes,
-            pid,
+            pid: Some(pid),
             to_agent: stdin,
             from_agent: stdout,
             complaints_from: stderr,
+            ..connection
+        })
+    }
+
+    /// A connection that the agent at a place among the connections will make.
+    pub(super) fn through(
+        parent: usize,
+        through: &str,
+        host: Host,
+        nodes: Vec<usize>,
+        carrier: &Carrier,
+    ) -> Connection {
+        let login = format!("{} on host {through}", carrier.login(&host.target));
+        let relay = Relay::new(parent, through, carrier.command(&host.target));
+        Connection { relay: Some(relay), ..Connection::unconnected(host, nodes, Some(login)) }
+    }
+
+    fn unconnected(host: Host, nodes: Vec<usize>, login: Option<String>) -> Connection {
+        Connection {
+            host,
+            is_here: false,
+            nodes,
+            pid: None,
+            to_agent: None,
+            from_agent: None,
+            complaints_from: None,
+            relay: None,
             outgoing: Outgoing::default(),
             untaken: 0,
             facts: None,
@@ -216,12 +238,32 @@ impl Connection {
             unreachable: None,
             has_finished: false,
             login,
-        })
+        }
+    }
+
+    /// Whether something can still be sent.
+    fn is_writable(&self) -> bool {
+        self.to_agent.is_some() || self.relay.as_ref().is_some_and(|relay| relay.is_writable)
+    }
+
+    /// Whether something can still come.
+    fn is_readable(&self) -> bool {
+        self.from_agent.is_some() || self.relay.as_ref().is_some_and(|relay| relay.is_readable)
+    }
+
+    /// Whether hosts that are reached through this one cannot be reached any more.
+    pub(super) fn is_lost(&self) -> bool {
+        !self.is_readable() || self.failure.is_some() && self.hello.is_none()
+    }
+
+    fn stop_reading(&mut self) {
+        self.from_agent = None;
+        self.relay.iter_mut().for_each(|relay| relay.is_readable = false);
     }
 
     /// Sends an order, with bytes that belong to it.
     pub(super) fn order(&mut self, order: &Order, body: &[u8]) {
-        if self.to_agent.is_some() {
+        if self.is_writable() {
             self.outgoing.say(order, body);
         }
     }
@@ -264,12 +306,12 @@ impl Connection {
 
     /// Whether everything that was sent is on its way.
     pub(super) fn is_flushed(&self) -> bool {
-        self.outgoing.is_empty() || self.to_agent.is_none()
+        self.outgoing.is_empty() || !self.is_writable()
     }
 
     /// Whether nothing more is to be learned from it.
     pub(super) fn is_over(&self) -> bool {
-        self.from_agent.is_none() && self.ended.is_some()
+        !self.is_readable() && self.ended.is_some()
     }
 
     /// The descriptors to wait for.
@@ -294,8 +336,8 @@ impl Connection {
         }
         while let Some(pipe) = self.to_agent.as_ref().filter(|_| !self.outgoing.is_empty()) {
             match self.outgoing.write(pipe) {
-                Ok(true) => self.moved = Instant::now(),
-                Ok(false) => return,
+                Ok(0) => return,
+                Ok(_) => self.moved = Instant::now(),
                 // Its end is seen where it is read.
                 Err(_) => self.to_agent = None,
             }
@@ -307,36 +349,75 @@ impl Connection {
         let mut buffer = [0; 4096];
         match rustix::io::read(pipe, &mut buffer) {
             Ok(0) => self.complaints_from = None,
-            Ok(count) => {
-                self.complaints.extend_from_slice(&buffer[..count]);
-                let excess = self.complaints.len().saturating_sub(COMPLAINTS_BYTES_MAX);
-                self.complaints.drain(..excess);
-            }
+            Ok(count) => self.complained(&buffer[..count]),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.complaints_from = None,
         }
     }
 
+    fn complained(&mut self, bytes: &[u8]) {
+        self.complaints.extend_from_slice(bytes);
+        let excess = self.complaints.len().saturating_sub(COMPLAINTS_BYTES_MAX);
+        self.complaints.drain(..excess);
+    }
+
     fn read(&mut self) -> Vec<(Report, Vec<u8>)> {
-        let Some(pipe) = &self.from_agent else { return Vec::new() };
-        let mut buffer = [0; 64 << 10];
-        match rustix::io::read(pipe, &mut buffer) {
-            Ok(0) => self.from_agent = None,
-            Ok(count) => {
-                self.heard = Instant::now();
-                self.moved = self.heard;
-                self.take(&buffer[..count]);
+        if let Some(pipe) = &self.from_agent {
+            let mut buffer = [0; 64 << 10];
+            match rustix::io::read(pipe, &mut buffer) {
+                Ok(count) => self.came(&buffer[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => self.stop_reading(),
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.from_agent = None,
         }
+        self.reports()
+    }
+
+    /// Bytes of the agent arrived; none of them means their end.
+    fn came(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return self.stop_reading();
+        }
+        self.heard = Instant::now();
+        self.moved = self.heard;
+        self.take(bytes);
+    }
+
+    /// What a relay said about this connection.
+    pub(super) fn relayed(&mut self, report: &Report, body: &[u8]) {
+        match report {
+            Report::Relayed { stream: 0, .. } => self.came(body),
+            Report::Relayed { .. } => self.complained(body),
+            Report::RelayTaken { bytes, .. } => {
+                self.moved = Instant::now();
+                self.relay.iter_mut().for_each(|relay| relay.taken(*bytes));
+            }
+            Report::RelayEnded { ended, .. } => self.relay_ended(*ended),
+            _ => {}
+        }
+    }
+
+    /// What carried the connection from another host has ended, or nothing is known about it any more.
+    pub(super) fn relay_ended(&mut self, ended: Ended) {
+        self.stop_reading();
+        self.relay.iter_mut().for_each(|relay| relay.is_writable = false);
+        self.ended.get_or_insert(ended);
+    }
+
+    /// What the agent of the host before this one is to be told.
+    pub(super) fn orders_of_relay(&mut self) -> Vec<(RelayOrder, Vec<u8>)> {
+        let Some(relay) = &mut self.relay else { return Vec::new() };
+        relay.orders(&mut self.outgoing)
+    }
+
+    fn reports(&mut self) -> Vec<(Report, Vec<u8>)> {
         let mut reports = Vec::new();
         loop {
             match self.frames.next() {
                 Ok(Some(report)) => reports.push(report),
                 Ok(None) => return reports,
                 Err(sentence) => {
-                    self.from_agent = None;
+                    self.stop_reading();
                     self.fail(exit::SYSTEM, &sentence);
                     return reports;
                 }
@@ -362,7 +443,7 @@ impl Connection {
             from += length + 1;
         }
         if self.preamble.len() > PREAMBLE_BYTES_MAX {
-            self.from_agent = None;
+            self.stop_reading();
             self.fail(
                 exit::SYSTEM,
                 "its login prints too much before its first command; see what its shell prints at the start",
@@ -420,6 +501,10 @@ impl Connection {
             Some(Ended::Exited(255)) if self.hello.is_none() && last.is_empty() => login,
             Some(Ended::Exited(255)) if self.hello.is_none() => format!("{last}; {login}"),
             Some(Ended::Exited(status)) if status != 255 => or(format!("its agent ended with status {status}")),
+            Some(Ended::Lost) => {
+                let through = self.relay.as_ref().map_or("?", |relay| &relay.through);
+                format!("it is reached through host {through}, which is lost")
+            }
             _ => or("its connection ended".to_owned()),
         }
     }
@@ -427,14 +512,16 @@ impl Connection {
     /// Gives the connection up.
     pub(super) fn drop_it(&mut self) {
         (self.to_agent, self.from_agent, self.complaints_from) = (None, None, None);
+        self.relay.iter_mut().for_each(Relay::give_up);
         // An agent ends with its standard input, and takes what it made along.
-        if self.ended.is_none() && !self.is_here {
-            child::signal_group(self.pid, libc::SIGKILL);
+        if let Some(pid) = self.pid.filter(|_| self.ended.is_none() && !self.is_here) {
+            child::signal_group(pid, libc::SIGKILL);
         }
     }
 
     /// Ends the dialogue; what carried it ends by itself.
     pub(super) fn close(&mut self) {
         self.to_agent = None;
+        self.relay.iter_mut().for_each(|relay| relay.is_writable = false);
     }
 }

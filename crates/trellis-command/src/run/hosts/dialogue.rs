@@ -134,6 +134,12 @@ pub(crate) enum Order {
     Input,
     /// So many bytes of output were taken by who reads them.
     OutputTaken(usize),
+    /// Start this command, which starts the agent of another host. `host` is the place of its connection.
+    Open { host: usize, command: Vec<OsString> },
+    /// The bytes that follow are for that agent; none of them means the end of its standard input.
+    Relay { host: usize },
+    /// Kill what carries the connection to that agent.
+    Drop { host: usize },
     /// End what the nodes left running, hand the records over, and end.
     Finish { has_failed: bool },
     /// The launcher is there.
@@ -189,6 +195,22 @@ pub(crate) enum Report {
     RecordLost {
         node: usize,
     },
+    /// The bytes that follow come from the agent of another host, or from what carries its connection; none of them
+    /// means their end. Stream 0 is standard output.
+    Relayed {
+        host: usize,
+        stream: usize,
+    },
+    /// So many bytes were given to that agent.
+    RelayTaken {
+        host: usize,
+        bytes: usize,
+    },
+    /// What carried the connection to that agent ended, after everything that came from it.
+    RelayEnded {
+        host: usize,
+        ended: Ended,
+    },
     /// Nothing is left of the nodes.
     Finished,
     /// The agent is there.
@@ -196,6 +218,16 @@ pub(crate) enum Report {
 }
 
 impl Report {
+    /// The place of the host whose connection it is about, if that goes through this one.
+    pub(super) fn relayed_host(&self) -> Option<usize> {
+        match self {
+            Report::Relayed { host, .. } | Report::RelayTaken { host, .. } | Report::RelayEnded { host, .. } => {
+                Some(*host)
+            }
+            _ => None,
+        }
+    }
+
     /// The node that it is about, if it is about one.
     pub(crate) fn node(&self) -> Option<usize> {
         match self {
@@ -237,8 +269,26 @@ impl Outgoing {
         encode(message, body, &mut self.bytes);
     }
 
-    pub(super) fn say_line(&mut self, line: &str) {
-        self.bytes.extend_from_slice(line.as_bytes());
+    /// Adds bytes that are no frame of this dialogue.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes up to so many bytes that wait.
+    pub(super) fn take(&mut self, count: usize) -> Vec<u8> {
+        let taken = self.bytes[self.written..][..count.min(self.waiting())].to_vec();
+        self.advance(taken.len());
+        taken
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.written += count;
+        if self.written == self.bytes.len() {
+            self.clear();
+        } else if self.written >= ON_THEIR_WAY_BYTES_MAX {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -246,20 +296,14 @@ impl Outgoing {
         self.written = 0;
     }
 
-    /// Writes what a descriptor that does not block accepts; returns whether it accepted anything.
-    pub(super) fn write(&mut self, into: impl AsFd) -> Result<bool, Errno> {
+    /// Writes what a descriptor that does not block accepts; returns how much that was.
+    pub(super) fn write(&mut self, into: impl AsFd) -> Result<usize, Errno> {
         match rustix::io::write(into, &self.bytes[self.written..]) {
             Ok(count) => {
-                self.written += count;
-                if self.written == self.bytes.len() {
-                    self.clear();
-                } else if self.written >= ON_THEIR_WAY_BYTES_MAX {
-                    self.bytes.drain(..self.written);
-                    self.written = 0;
-                }
-                Ok(count > 0)
+                self.advance(count);
+                Ok(count)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(error) => Err(error),
         }
     }

@@ -16,6 +16,7 @@ pub(crate) mod environment;
 mod list;
 pub(crate) mod network;
 mod survey;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -33,6 +34,7 @@ use trellis::config::Ports;
 use trellis_base::{Deadline, Limit};
 
 use super::binding::BindTo;
+use super::cause::Ended;
 use super::child::{self, Change};
 use super::descendants;
 use super::guard::Guard;
@@ -42,6 +44,7 @@ use allocation::Allocation;
 use connection::{Carrier, Connection};
 use dialogue::Preparation;
 use list::{Host, MapBy};
+use tree::Tree;
 
 pub(crate) use agent::LAUNCHER;
 pub use agent::{AgentArguments, agent};
@@ -102,6 +105,9 @@ pub(super) struct PlacingArguments {
     /// Which nodes come to one host: slot, if nothing is said
     #[arg(long, value_enum, value_name = "ORDER", help_heading = "Hosts")]
     map_by: Option<MapBy>,
+    /// Log in to four hosts alone, from these to the next ones, and so on; hosts must reach each other without a question
+    #[arg(long, help_heading = "Hosts")]
+    tree: bool,
 }
 
 impl PlacingArguments {
@@ -124,6 +130,8 @@ pub struct Hosts {
     network: Option<String>,
     /// Whether the program is sent to the hosts.
     pub(super) copies: bool,
+    /// Whether hosts are reached from other hosts.
+    is_tree: bool,
     /// Whether the list of hosts was read from standard input, which is then at its end.
     pub(super) took_stdin: bool,
 }
@@ -159,6 +167,7 @@ impl HostsArguments {
                         ("--nodes-per-host", placing.nodes_per_host.is_some()),
                         ("--copy", placing.copy),
                         ("--map-by", placing.map_by.is_some()),
+                        ("--tree", placing.tree),
                     ])?;
                     return Ok((None, nodes));
                 }
@@ -183,7 +192,9 @@ impl HostsArguments {
         }
         let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
         let nodes = count_of(&placed);
-        let hosts = Hosts { placed, carrier, network: self.network, copies: placing.copy, took_stdin };
+        // Slurm reaches hosts in a tree of its own.
+        let is_tree = placing.tree && matches!(carrier, Carrier::Ssh(_));
+        let hosts = Hosts { placed, carrier, network: self.network, copies: placing.copy, is_tree, took_stdin };
         Ok((Some(hosts), Some(nodes)))
     }
 
@@ -279,7 +290,7 @@ impl Fleet {
     }
 
     fn connect_all(&mut self, hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<(), Failure> {
-        self.open(&hosts.placed, &hosts.carrier, guard)?;
+        self.open(hosts, guard)?;
         self.until(signals, START.time(), "say hello", |connection| connection.hello.is_some())?;
         self.prepare(hosts, common, signals)?;
         if common.has_datagrams {
@@ -289,10 +300,18 @@ impl Fleet {
         self.complain_about_firewalls(&self.addresses())
     }
 
-    fn open(&mut self, placed: &[(Host, Vec<usize>)], carrier: &Carrier, guard: &Guard) -> Result<(), Failure> {
-        for (host, nodes) in placed {
-            let connection = Connection::open(host.clone(), nodes.clone(), carrier)?;
-            guard.watch_group(connection.pid);
+    fn open(&mut self, hosts: &Hosts, guard: &Guard) -> Result<(), Failure> {
+        let mut tree = Tree::default();
+        for (place, (host, nodes)) in hosts.placed.iter().cloned().enumerate() {
+            let is_of_tree = hosts.is_tree && !connection::is_here(&host);
+            let connection = match is_of_tree.then(|| tree.parent_of(place)).flatten() {
+                Some(parent) => {
+                    let through = self.connections[parent].host.name();
+                    Connection::through(parent, through, host, nodes, &hosts.carrier)
+                }
+                None => Connection::open(host, nodes, &hosts.carrier)?,
+            };
+            connection.pid.into_iter().for_each(|pid| guard.watch_group(pid));
             self.connections.push(connection);
         }
         Ok(())
@@ -420,9 +439,9 @@ impl Fleet {
     }
 
     fn wait(&mut self, signals: &Signals, until: Instant) -> Result<(), Failure> {
+        let until = self.heartbeat_at.map_or(until, |heartbeat_at| until.min(heartbeat_at));
         let mut polled: Vec<PollFd<'_>> = vec![PollFd::new(signals, PollFlags::IN)];
         polled.extend(self.watched().map(|(pipe, flags)| PollFd::from_borrowed_fd(pipe, flags)));
-        let until = self.heartbeat_at.map_or(until, |heartbeat_at| until.min(heartbeat_at));
         match poll(&mut polled, network::timespec_until(Some(until)).as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Failure::new(exit::SYSTEM, format!("cannot wait for the hosts: {error}"))),
@@ -502,23 +521,54 @@ impl Fleet {
         all.into_values().collect()
     }
 
-    /// The descriptors to wait for.
-    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+    /// The descriptors to wait for, after what is for hosts behind others was handed to those.
+    pub(super) fn watched(&mut self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.pass_down();
         self.connections.iter().flat_map(Connection::watched)
     }
 
     /// What the agents said, each with the place of its connection.
     pub(super) fn pump(&mut self) -> Vec<(usize, Report, Vec<u8>)> {
         let mut all = Vec::new();
-        for (place, connection) in self.connections.iter_mut().enumerate() {
-            all.extend(connection.pump().into_iter().map(|(report, body)| (place, report, body)));
+        // What comes through a host comes before what is relayed: the place of a host is behind that of its parent.
+        for place in 0..self.connections.len() {
+            for (report, body) in self.connections[place].pump() {
+                match report.relayed_host() {
+                    Some(host) => self.connections[host].relayed(&report, &body),
+                    None => all.push((place, report, body)),
+                }
+            }
         }
+        self.lose_relays();
         all
+    }
+
+    /// Hosts that were reached through a host which is lost are lost, too.
+    fn lose_relays(&mut self) {
+        for place in 0..self.connections.len() {
+            let Some(parent) = self.connections[place].relay.as_ref().map(|relay| relay.parent) else { continue };
+            if self.connections[parent].is_lost() {
+                self.connections[place].relay_ended(Ended::Lost);
+            }
+        }
+    }
+
+    /// Hands what is for a host to the host through which it is reached.
+    fn pass_down(&mut self) {
+        // The last hosts first: their parents then pass it on in the same turn.
+        for place in (0..self.connections.len()).rev() {
+            let Some(parent) = self.connections[place].relay.as_ref().map(|relay| relay.parent) else { continue };
+            if self.connections[parent].hello.is_some() {
+                for (order, body) in self.connections[place].orders_of_relay() {
+                    self.connections[parent].order(&order.about(place), &body);
+                }
+            }
+        }
     }
 
     /// Notes what became of a child, if it carries a connection.
     pub(super) fn note(&mut self, pid: i32, change: &Change) {
-        let connection = self.connections.iter_mut().find(|one| one.pid == pid && one.ended.is_none());
+        let connection = self.connections.iter_mut().find(|one| one.pid == Some(pid) && one.ended.is_none());
         if let (Some(connection), Change::Ended(ended)) = (connection, change) {
             connection.ended = Some(*ended);
         }
@@ -551,8 +601,11 @@ impl Fleet {
     /// long. `is_ending` is whether they were told to end their nodes.
     pub(super) fn lost(&mut self, now: Instant, is_ending: bool) -> Vec<(usize, String)> {
         let mut lost = Vec::new();
+        let unheard: Vec<bool> = (0..self.connections.len()).map(|place| self.is_unheard(place, now)).collect();
         for (place, connection) in self.connections.iter_mut().enumerate() {
-            if connection.has_finished {
+            // Whoever is reached through a silent host may be well: that one is lost first.
+            let is_behind = connection.relay.as_ref().is_some_and(|relay| unheard[relay.parent]);
+            if connection.has_finished || is_behind && !connection.is_over() {
                 continue;
             }
             let silence = limit_of_silence(connection, self.silence, is_ending);
@@ -633,6 +686,7 @@ impl Fleet {
     fn flush(&mut self) {
         let end = Instant::now() + FLUSH;
         loop {
+            self.pass_down();
             self.connections.iter_mut().for_each(Connection::write);
             if Instant::now() >= end || self.connections.iter().all(Connection::is_flushed) {
                 return;

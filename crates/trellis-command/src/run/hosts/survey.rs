@@ -3,7 +3,7 @@
 //! Pairs are measured one after the other, so that they do not disturb each other. A host that cannot take part is left
 //! out and named; the others are measured.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -35,6 +35,10 @@ const SILENCE: Duration = REACH.time();
 /// What the measuring side sends before a round trip, and before a piece of a stream.
 const ONE: u8 = 1;
 const PIECE: u8 = 2;
+
+/// What is said when a stream stops after small packets came through.
+const LARGE_PACKETS: &str = "small packets arrive and large ones do not; give all interfaces on the way the same MTU, or \
+                             let ICMP through, which says how large packets may be";
 
 /// A host that was surveyed.
 #[derive(Debug)]
@@ -71,7 +75,7 @@ pub fn survey(arguments: &HostsArguments) -> Result<Option<Survey>, Failure> {
     };
     let placed = super::list::placed(listed, None, Some(1), MapBy::Slot).map_err(usage)?;
     let (carrier, network) = (Carrier::Ssh(arguments.ssh.clone()), arguments.network.clone());
-    let hosts = Hosts { placed, carrier, network, copies: false, took_stdin: false };
+    let hosts = Hosts { placed, carrier, network, copies: false, is_tree: false, took_stdin: false };
     let signals = Signals::block()?;
     descendants::adopt_orphans();
     let guard = Guard::start()?;
@@ -94,7 +98,7 @@ impl Fleet {
             silence: START.time(),
         };
         let mut failures = Vec::new();
-        self.open(&hosts.placed, &hosts.carrier, guard)?;
+        self.open(hosts, guard)?;
         let arrived = self.until(signals, START.time(), "say hello", |connection| connection.hello.is_some());
         self.leave_out(arrived, &mut failures)?;
         let prepared = self.prepare(hosts, &common, signals);
@@ -201,6 +205,16 @@ fn measured(address: &str) -> std::io::Result<Pair> {
     while times.len() < ROUND_TRIPS && begin.elapsed() < ROUND_TRIPS_SPAN {
         times.push(round_trip(&mut stream)?.as_secs_f64() * 1e6);
     }
+    let bytes_per_second = streamed(&mut stream).map_err(|error| match error.kind() {
+        // Packets of one byte came through before.
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => std::io::Error::other(LARGE_PACKETS),
+        _ => error,
+    })?;
+    Ok(Pair { round_trip_us: quantile(&mut times, 0.5), bytes_per_second })
+}
+
+/// How many bytes a second one stream carries.
+fn streamed(stream: &mut TcpStream) -> std::io::Result<f64> {
     let mut piece = vec![0; 1 + PIECE_BYTES];
     piece[0] = PIECE;
     let begin = Instant::now();
@@ -210,9 +224,8 @@ fn measured(address: &str) -> std::io::Result<Pair> {
         bytes += piece.len();
     }
     // Its answer follows everything that was sent before.
-    round_trip(&mut stream)?;
-    let seconds = begin.elapsed().as_secs_f64();
-    Ok(Pair { round_trip_us: quantile(&mut times, 0.5), bytes_per_second: bytes as f64 / seconds })
+    round_trip(stream)?;
+    Ok(bytes as f64 / begin.elapsed().as_secs_f64())
 }
 
 fn round_trip(stream: &mut TcpStream) -> std::io::Result<Duration> {
@@ -235,6 +248,22 @@ mod tests {
         assert!(pair.round_trip_us > 0.0 && pair.bytes_per_second > 0.0, "{pair:?}");
         let closed = trellis_testing::Port::new();
         assert!(measure(&closed.address().to_string()).expect_err("nobody listens").contains("refused"));
+    }
+
+    #[test]
+    fn large_packets_that_do_not_arrive_are_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let network = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("somebody measures");
+            let mut word = [0];
+            while stream.read_exact(&mut word).is_ok() && word[0] == ONE {
+                stream.write_all(&word).expect("it listens");
+            }
+            stream
+        });
+        assert_eq!(measure(&address), Err(LARGE_PACKETS.to_owned()));
+        network.join().expect("it saw a large one");
     }
 
     #[test]

@@ -30,9 +30,12 @@ pub(crate) struct Watch {
     /// The server; null if the region's faults do not arrive as signals.
     server: AtomicPtr<Arc<dyn FaultServer>>,
     serving: AtomicUsize,
-    /// The descriptors that a forked child closes.
+    /// The descriptors that a forked child closes, as their complements: a table of zeros needs no room in files.
     descriptors: [AtomicI32; DESCRIPTORS],
 }
+
+/// No descriptor: the complement of -1.
+const NONE: RawFd = !-1;
 
 static WATCHES: [Watch; PIECES_MAX] = [const { Watch::free() }; PIECES_MAX];
 /// The number of regions.
@@ -88,7 +91,7 @@ impl Watch {
             first_page: AtomicUsize::new(0),
             server: AtomicPtr::new(std::ptr::null_mut()),
             serving: AtomicUsize::new(0),
-            descriptors: [const { AtomicI32::new(-1) }; DESCRIPTORS],
+            descriptors: [const { AtomicI32::new(NONE) }; DESCRIPTORS],
         }
     }
 
@@ -98,7 +101,7 @@ impl Watch {
         self.page_shift.store(watched.page_bytes.trailing_zeros() as usize, Ordering::Relaxed);
         self.first_page.store(watched.first_page, Ordering::Relaxed);
         for (place, number) in self.descriptors.iter().zip(watched.descriptors) {
-            place.store(number.unwrap_or(-1), Ordering::Relaxed);
+            place.store(number.map_or(NONE, |number| !number), Ordering::Relaxed);
         }
         self.server.store(server, Ordering::SeqCst);
         // The size is stored last: handlers see the slot from here on.
@@ -108,7 +111,7 @@ impl Watch {
     /// The slot is free from now on; returns its server.
     fn end(&self) -> *mut Arc<dyn FaultServer> {
         let server = self.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
-        self.descriptors.iter().for_each(|number| number.store(-1, Ordering::Relaxed));
+        self.descriptors.iter().for_each(|number| number.store(NONE, Ordering::Relaxed));
         self.bytes.store(0, Ordering::Release);
         server
     }
@@ -159,10 +162,10 @@ impl Drop for Slots {
 extern "C" fn close_in_child() {
     for watch in &WATCHES {
         for number in &watch.descriptors {
-            let number = number.swap(-1, Ordering::Relaxed);
-            if number >= 0 {
+            let complement = number.swap(NONE, Ordering::Relaxed);
+            if complement != NONE {
                 // SAFETY: the child's copy of a descriptor of the table; a Region never closes its own in a child.
-                unsafe { libc::close(number) };
+                unsafe { libc::close(!complement) };
             }
         }
     }
