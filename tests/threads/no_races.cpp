@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <pthread.h>
+#include <regex.h>
 #include <semaphore.h>
 #include <string>
 #include <unistd.h>
@@ -11,7 +12,7 @@
 
 #include "check.h"
 
-enum { THREADS = 4, ROUNDS = 60, CELLS = 40000 };
+enum { THREADS = 4, ROUNDS = 25, CELLS = 40000 };
 
 static long cells[CELLS]; // large
 static long *blocks[THREADS];
@@ -22,8 +23,11 @@ static pthread_spinlock_t spin;
 static pthread_barrier_t barrier;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static sem_t full[THREADS];
+static pthread_once_t fills = PTHREAD_ONCE_INIT;
 static std::vector<std::string> *made_once;
-static FILE *stream;
+static long *existing;
+static FILE *stream, *in_memory;
+static regex_t expression;
 
 struct message {
     message *next;
@@ -52,6 +56,31 @@ static bool are_right(const std::vector<std::string> &made) {
 }
 
 static void make_once() { made_once = new std::vector<std::string>(words(500)); }
+
+static void fill(long value) {
+    for (long i = 0; i < CELLS; i++) existing[i] = value;
+}
+static void fill_once() { fill(8); }
+static bool fill_statically() { return fill(7), true; }
+
+static long differing(long value) {
+    long differing = 0;
+    for (long i = 0; i < CELLS; i++) differing += existing[i] != value;
+    return differing;
+}
+
+// Every node has the memory, which one thread then changes once. The others come later, and only look at a word.
+static void changed_once(long me) {
+    CHECK(differing(1) == 0);
+    pthread_barrier_wait(&barrier);
+    if (me != 1) usleep(50000);
+    static bool is_filled = fill_statically();
+    CHECK(is_filled && differing(7) == 0);
+    pthread_barrier_wait(&barrier);
+    if (me != 1) usleep(50000);
+    pthread_once(&fills, fill_once);
+    CHECK(differing(8) == 0);
+}
 
 // Each thread stores to its part, then reads that of another one.
 static void phases(long me) {
@@ -126,7 +155,14 @@ static void passing(long me) {
 
 // One stream, and system calls with buffers in the heap.
 static void files(long me) {
-    for (int round = 0; round < ROUNDS; round++) fprintf(stream, "%ld says %d\n", me, round);
+    for (int round = 0; round < ROUNDS; round++) {
+        fprintf(stream, "%ld says %d\n", me, round);
+        fprintf(in_memory, "%ld says %d\n", me, round);
+        char text[50];
+        regmatch_t parts[3];
+        snprintf(text, sizeof text, "key%d_%ld=val%dxy", round, me, round * 7);
+        CHECK(regexec(&expression, text, 3, parts, 0) == 0 && parts[1].rm_so == 0);
+    }
     int ends[2];
     CHECK(pipe(ends) == 0);
     char *out = static_cast<char *>(malloc(3000)), *in = static_cast<char *>(malloc(3000));
@@ -143,6 +179,7 @@ static void *work(void *argument) {
     long me = *static_cast<long *>(argument);
     delete static_cast<long *>(argument);
     phases(me);
+    changed_once(me);
     CHECK(are_right(made_at_first_use()));
     pthread_once(&once, make_once);
     CHECK(are_right(*made_once));
@@ -162,6 +199,13 @@ int main() {
     unlink(name);
     stream = fdopen(descriptor, "w+");
     CHECK(stream != nullptr);
+    char *buffer = static_cast<char *>(malloc(8192)), *memory;
+    size_t bytes;
+    setvbuf(stream, buffer, _IOFBF, 8192);
+    in_memory = open_memstream(&memory, &bytes);
+    CHECK(regcomp(&expression, "^(key[0-9]+_[0-9]*)=([a-z]+[0-9]*)(xy|yx)?$", REG_EXTENDED) == 0);
+    existing = static_cast<long *>(malloc(CELLS * sizeof(long)));
+    fill(1);
     pthread_barrier_init(&barrier, nullptr, THREADS);
     pthread_spin_init(&spin, 0);
     for (auto &block : blocks) block = static_cast<long *>(calloc(1000, sizeof(long)));
@@ -181,6 +225,9 @@ int main() {
     long lines = 0, from, round;
     while (fscanf(stream, "%ld says %ld\n", &from, &round) == 2) lines++;
     CHECK(lines == THREADS * ROUNDS);
+    fclose(in_memory);
+    for (size_t i = 0; i < bytes; i++) lines -= memory[i] == '\n';
+    CHECK(lines == 0 && strlen(memory) == bytes);
     puts("no races: all right");
     return 0;
 }

@@ -136,7 +136,7 @@ pub(crate) struct Object {
     pub(crate) headers: &'static [libc::Elf64_Phdr],
     /// The file, and its name without the folder.
     pub(crate) path: String,
-    name: String,
+    pub(crate) name: String,
     pub(crate) is_program: bool,
     /// Its variables are those of a process, not of the program.
     pub(crate) is_of_process: bool,

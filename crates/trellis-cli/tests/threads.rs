@@ -123,6 +123,7 @@ fn a_program_without_races_may_have_release_consistency() {
     }
     let program = built("no_races.cpp");
     const NONE: &[&str] = &["--races", "none"];
+    const AUTO: &[&str] = &["--races", "auto"];
     const DROPS_ALL: &[&str] = &["--races", "none", "--set", "acquire_drops=all"];
     const WITH_RULES: &[&str] = &["--races", "none", "--sequential", "cel*,heap<1KiB"];
     for (nodes, options) in [(1, NONE), (2, NONE), (3, NONE), (2, DROPS_ALL), (2, WITH_RULES)] {
@@ -130,14 +131,16 @@ fn a_program_without_races_may_have_release_consistency() {
         let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
         assert_eq!(result, (Some(0), "no races: all right\n", ""), "{options:?} on {nodes} nodes");
     }
-    let ended = with_options(2, &program, &["--races", "auto"]);
+    let ended = with_options(2, &program, AUTO);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "no races: all right\n"), "{ended:?}");
     assert!(ended.stderr.contains("--races auto: no atomic instruction was found"), "{ended:?}");
-    let Some(program) = built_with_openmp(test, "gcc", "openmp.c", "-O2") else { return };
-    for (nodes, options) in [(2, NONE), (3, DROPS_ALL)] {
-        let ended = with_options(nodes, &program, options);
-        let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
-        assert_eq!(result, (Some(0), "openmp: all right\n", ""), "{options:?} on {nodes} nodes");
+    for compiler in ["gcc", "clang-19"] {
+        let Some(program) = built_with_openmp(test, compiler, "no_races_openmp.c", "-O2") else { continue };
+        for (nodes, options) in [(2, NONE), (3, DROPS_ALL), (2, AUTO)] {
+            let ended = with_options(nodes, &program, options);
+            let result = (ended.code, ended.stdout.as_str());
+            assert_eq!(result, (Some(0), "no races of OpenMP: all right\n"), "{compiler} {options:?}: {ended:?}");
+        }
     }
 }
 
@@ -151,6 +154,8 @@ fn a_program_with_atomic_instructions_stays_sequentially_consistent() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "stress: right, 0 missed\n"), "{ended:?}");
     let says = "--races auto: all memory is sequentially consistent, because ";
     assert!(ended.stderr.contains(says) && ended.stderr.contains("orders threads by `"), "{ended:?}");
+    let ended = with_options(2, &program, &["--races", "none", "--sequential", "nothing,page"]);
+    assert!(ended.stderr.contains("--sequential: the program has no variable with the name nothing\n"), "{ended:?}");
     for (options, sentence) in [
         (&["--sequential", "x"][..], "without --races none or auto"),
         (&["--races", "none", "--sequential", "heap<much"], "has no size"),

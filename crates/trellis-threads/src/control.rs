@@ -45,6 +45,9 @@ pub(crate) struct Control {
     pub(crate) states: [AtomicU32; SLOTS],
     pub(crate) nodes: [AtomicU32; SLOTS],
     pub(crate) detached: [AtomicU32; SLOTS],
+    /// The nodes that are to see what threads of others stored to relaxed memory, and the semaphore with which they answer.
+    pub(crate) to_acquire: [AtomicU32; NODES_MAX],
+    pub(crate) acquired: u64,
     /// Signals for each thread that its node has not passed on yet, one bit each.
     pub(crate) signals: [AtomicU64; SLOTS],
     pub(crate) keys: [Key; KEYS],

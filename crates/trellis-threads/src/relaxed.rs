@@ -11,14 +11,15 @@
 //! Promises: without relaxed memory all this costs one load. Must never put a word into relaxed memory that threads of
 //! several nodes change with atomic instructions.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::control::{self, control};
 use crate::memory::{self, ALIGNMENT};
 use crate::runtime::{self, Begin};
+use crate::start;
 use crate::table::reals;
-use crate::{start, threads};
+use crate::time::FOREVER;
 
 /// Where a block lies.
 #[derive(Clone, Copy, PartialEq)]
@@ -64,28 +65,57 @@ pub(crate) fn allocate(zone: Zone, bytes: usize, alignment: usize, zeroed: bool)
 /// Before a thread tells others, in strict memory, that they may use what it has stored.
 pub(crate) fn release() {
     if is_used() {
-        runtime::fence();
+        runtime::release();
     }
 }
 
 /// After a thread was told so.
 pub(crate) fn acquire() {
     if is_used() {
-        runtime::fence();
+        runtime::acquire();
     }
 }
 
 /// Before threads of any node may use what this one has stored without any call of theirs: a static variable that is
-/// initialised is only looked at.
+/// initialised is only looked at. While there is one thread, the others will acquire when they begin.
 pub(crate) fn release_to_all() {
-    extern "C-unwind" fn fence(_: *mut c_void) -> *mut c_void {
-        runtime::fence();
-        null_mut()
+    let control = control();
+    if !is_used() || control.alive.load(Ordering::Acquire) == 1 {
+        return;
     }
+    runtime::release();
+    let lock = (&raw const control.to_acquire) as usize;
+    runtime::once_lock(lock);
+    let others = (0..start::nodes()).filter(|node| *node != start::node());
+    for node in others.clone() {
+        control.to_acquire[node].store(1, Ordering::Release);
+        runtime::order(node);
+    }
+    for _ in others {
+        runtime::semaphore_wait((&raw const control.acquired) as usize, FOREVER);
+    }
+    runtime::once_unlock(lock);
+}
+
+/// Does so at this node, if a thread of another one waits for it.
+pub(crate) fn acquire_for_others() {
+    let control = control();
+    if is_used() && control.to_acquire[start::node()].swap(0, Ordering::AcqRel) != 0 {
+        runtime::acquire();
+        runtime::semaphore_signal((&raw const control.acquired) as usize);
+    }
+}
+
+/// Before a thread begins whose slot was found without the lock under which it was taken.
+pub(crate) fn acquire_from_maker() {
     if is_used() {
-        runtime::fence();
-        threads::run_elsewhere(fence);
+        control::alone(|_| ());
     }
+}
+
+/// Whether a buffer that the program gives to a stream must not be used: the lock of a stream orders strict memory only.
+pub(crate) fn refuses_buffer(buffer: *mut c_char) -> bool {
+    is_used() && !buffer.is_null() && memory::is_in_region(buffer as usize)
 }
 
 unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {

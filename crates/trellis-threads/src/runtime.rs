@@ -111,7 +111,8 @@ functions! {
     arrive: "trellis_threads_arrive" = fn(number: u32, home: usize, participants: u32, limit_ns: u64) -> bool;
     word_add: "trellis_threads_word_add" = fn(number: u32, home: usize, value: u64) -> u64;
     word_clear: "trellis_threads_word_clear" = fn(number: u32, home: usize);
-    fence: "trellis_threads_fence" = fn();
+    release: "trellis_threads_release" = fn();
+    acquire: "trellis_threads_acquire" = fn();
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }

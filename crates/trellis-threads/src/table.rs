@@ -7,8 +7,8 @@ use libc::{clockid_t, timespec};
 use trellis_interpose::functions;
 
 use crate::{
-    barriers, conditions, early, keys, mappings, memory, mutexes, once, processors, runtime, semaphores, start,
-    streams, system_calls, threads,
+    barriers, conditions, early, keys, mappings, memory, mutexes, once, processors, relaxed, runtime, semaphores,
+    start, streams, system_calls, threads,
 };
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -127,6 +127,19 @@ functions! {
 
     fn dlopen(file: *const c_char, how: c_int) -> *mut c_void = with |real| of_program!(real(file, how), start::open_library(real, file, how));
 
+    fn setvbuf(stream: *mut libc::FILE, buffer: *mut c_char, mode: c_int, bytes: usize) -> c_int = with |real| {
+        let own = if relaxed::refuses_buffer(buffer) { std::ptr::null_mut() } else { buffer };
+        // SAFETY: as the program calls it; the C library makes a buffer where none is given.
+        unsafe { real(stream, own, mode, bytes) }
+    };
+    fn setbuffer(stream: *mut libc::FILE, buffer: *mut c_char, bytes: usize) -> () = with |real| {
+        // SAFETY: as the program calls it; the C library has made a buffer, or makes one.
+        unsafe { if !relaxed::refuses_buffer(buffer) { real(stream, buffer, bytes) } }
+    };
+    fn setbuf(stream: *mut libc::FILE, buffer: *mut c_char) -> () = with |real| {
+        // SAFETY: the same.
+        unsafe { if !relaxed::refuses_buffer(buffer) { real(stream, buffer) } }
+    };
     fn fclose(stream: *mut libc::FILE) -> c_int = with |real| of_program!(real(stream), streams::close(real, stream));
 
     // State in variables of the C library, which are those of node 0.

@@ -17,7 +17,7 @@ use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
 use crate::time::{FOREVER, NOW, limited};
-use crate::{early, keys, openmp, runtime, start, streams, system_calls};
+use crate::{early, keys, openmp, relaxed, runtime, start, streams, system_calls};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -304,6 +304,7 @@ pub(crate) fn serve() {
         if start::node() == 0 {
             system_calls::make_deputies();
         }
+        relaxed::acquire_for_others();
         for slot in 0..SLOTS {
             // In this order: a slot that is taken again gets its node before its state.
             let is_starting = control.states[slot].load(Ordering::Acquire) == STARTING;
@@ -311,6 +312,7 @@ pub(crate) fn serve() {
                 continue;
             }
             if is_starting && claim(slot) {
+                relaxed::acquire_from_maker();
                 begin(slot);
             }
             if control.signals[slot].load(Ordering::Acquire) != 0 {

@@ -48,8 +48,29 @@ fn entries(program: &Object) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// Changes the addresses in what the loader has written for a library, and then made read-only.
+/// Changes the addresses in what the loader has written for a library: in its table of functions, and in what it has made
+/// read-only then.
 fn bind(library: &Object, functions: &BTreeMap<usize, usize>) -> io::Result<()> {
+    let is_read_only = |address: usize| {
+        let mut parts = library.headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO);
+        parts.any(|part| {
+            let start = library.base + part.p_vaddr as usize;
+            (start..start + part.p_memsz as usize).contains(&address)
+        })
+    };
+    // SAFETY: the library is loaded.
+    let section = unsafe { DynamicSection::of(library.base, library.headers) };
+    let table = section.iter().flat_map(|section| section.relocations(DT_JMPREL, DT_PLTRELSZ));
+    let words = table.map(|(relocation, _)| library.base + relocation.offset as usize);
+    for word in words.filter(|word| !is_read_only(*word)) {
+        let word = word as *mut usize;
+        // SAFETY: a word of the library's table, which stays writable; only the caller's thread is there.
+        unsafe {
+            if let Some(function) = functions.get(&word.read()) {
+                word.write(*function);
+            }
+        }
+    }
     for header in library.headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
         let start = library.base + header.p_vaddr as usize;
         let end = start + header.p_memsz as usize;

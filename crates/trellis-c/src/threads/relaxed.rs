@@ -10,10 +10,15 @@ use std::ops::Range;
 
 use super::start::PAGE_BYTES;
 use super::symbols::Variable;
+use crate::layout::{Object, objects};
 
 /// Set by `trellis threads --races none`: the least size of relaxed blocks of the heap, and patterns for the names of
 /// variables that are not relaxed, all separated by commas.
 const VARIABLE: &str = "TRELLIS_THREADS_RELAXED";
+/// Libraries that change small blocks of the heap with atomic instructions, by the beginnings of their names, and the size
+/// from which on their programs' blocks are relaxed.
+const COUNTING: [&str; 3] = ["libstdc++.so", "libc++.so", "libgfortran.so"];
+const SMALL_BYTES: usize = 4 << 10;
 /// A variable of this size is large.
 const LARGE_BYTES: usize = 64 << 10;
 /// The most variables that are relaxed; the largest ones.
@@ -30,20 +35,32 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// Patterns that mean no variable.
+    pub(super) fn unknown(&self, variables: &[Variable]) -> Vec<&str> {
+        let is_unknown = |pattern: &&String| !variables.iter().any(|variable| matches(pattern, &variable.name));
+        self.sequential.iter().filter(is_unknown).map(|pattern| pattern.as_str()).collect()
+    }
+
     /// `None` if no memory is relaxed.
     pub(super) fn of_environment() -> Result<Option<Rules>, String> {
         let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
         let mut items = text.split(',');
         let bytes_min = items.next().and_then(|bytes| bytes.parse().ok());
         let bytes_min = bytes_min.ok_or_else(|| format!("{VARIABLE}={text} does not begin with a number of bytes"))?;
-        Ok(Some(Rules { bytes_min, sequential: items.map(str::to_owned).collect() }))
+        // These libraries count references, in small blocks, with atomic instructions.
+        let counts = |object: &Object| COUNTING.iter().any(|start| object.name.starts_with(start));
+        let least = if objects().iter().any(counts) { SMALL_BYTES } else { 0 };
+        Ok(Some(Rules { bytes_min: least.max(bytes_min), sequential: items.map(str::to_owned).collect() }))
     }
 
     /// The pages of large variables, as addresses; ascending, without overlaps.
     pub(super) fn pages(&self, variables: &[Variable]) -> Vec<Range<usize>> {
+        let is_named = |variable: &&Variable| self.sequential.iter().any(|pattern| matches(pattern, &variable.name));
+        // The same memory may have several names.
+        let kept: Vec<&Range<usize>> = variables.iter().filter(is_named).map(|variable| &variable.addresses).collect();
         let is_large = |variable: &&Variable| {
-            variable.addresses.len() >= LARGE_BYTES
-                && !self.sequential.iter().any(|pattern| matches(pattern, &variable.name))
+            let Range { start, end } = variable.addresses;
+            end - start >= LARGE_BYTES && !kept.iter().any(|kept| kept.start < end && start < kept.end)
         };
         let pages = |variable: &Variable| {
             let Range { start, end } = variable.addresses;
@@ -53,7 +70,6 @@ impl Rules {
         found.sort_by_key(|range| std::cmp::Reverse(range.len()));
         found.truncate(VARIABLES_MAX);
         found.sort_by_key(|range| range.start);
-        // The same memory may have several names.
         found.dedup_by(|next, before| {
             let is_same = next.start < before.end;
             before.end = before.end.max(if is_same { next.end } else { before.end });
@@ -108,9 +124,11 @@ mod tests {
             variable(0x40_0010, 0x1_0000, "alias"),
             variable(0x50_0000, 0xffff, "small"),
             variable(0x60_0000, 0x2_0000, "flag_table"),
+            variable(0x60_0000, 0x2_0000, "table"),
         ];
         let rules = Rules { bytes_min: 0, sequential: vec!["flag_*".to_owned()] };
         assert_eq!(rules.pages(&variables), vec![0x40_1000..0x41_0000]);
+        assert_eq!(rules.unknown(&variables[..3]), ["flag_*"]);
     }
 
     #[test]

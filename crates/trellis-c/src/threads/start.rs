@@ -104,8 +104,14 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let control_at = objects_at + OBJECTS_BYTES_MAX;
     let stacks_at = (control_at + begin.control_bytes).next_multiple_of(begin.slot_bytes);
     let heap_at = stacks_at + begin.slots * begin.slot_bytes;
+    if rules.is_some()
+        && Sources::new().process_environment().load().is_ok_and(|read| !read.coherence_ranges.is_empty())
+    {
+        refuse("--races gives parts of the region another protocol by itself; leave the key coherence_ranges out");
+    }
     let variables = if rules.is_some() || wants_record() { variables() } else { Vec::new() };
     let relaxed = rules.as_ref().map(|rules| offsets(&rules.pages(&variables), &layout.images));
+    let unknown = rules.as_ref().map_or(Vec::new(), |rules| rules.unknown(&variables));
     let config = configuration(heap_at, relaxed.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
     let joined = match Cluster::join_in_pieces(config, &pieces) {
         Ok(joined) => joined,
@@ -117,6 +123,11 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     joined.expect_long_waits();
     name_memory(&joined, &variables, &layout.images, [control_at, stacks_at, heap_at], begin.slot_bytes);
     PROGRAM.get_or_init(|| Program { cluster: joined });
+    if cluster().node() == 0 {
+        for pattern in unknown {
+            trellis::complain(format_args!("--sequential: the program has no variable with the name {pattern}"));
+        }
+    }
     agree(&layout, base + objects_at);
     take_over(&layout.images);
     begin.node = cluster().node();

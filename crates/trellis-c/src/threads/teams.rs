@@ -12,8 +12,8 @@ use crate::addresses::OWN_NUMBERS;
 
 /// The first number of these objects; those of [`super::end`] are below.
 const TEAM_NUMBERS: u64 = OWN_NUMBERS + 0x1000_0000;
-/// The word of [`trellis_threads_fence`].
-const FENCE: u32 = 0x100;
+/// The word of [`trellis_threads_release`].
+const RELEASES: u32 = 0x100;
 /// No limit.
 const FOREVER: u64 = u64::MAX;
 
@@ -57,10 +57,16 @@ pub extern "C" fn trellis_threads_word_clear(number: u32, home: usize) {
     patiently("a word of a team", || cluster().atomic(number_at(number, home)).store(0));
 }
 
-/// Orders what the program's threads did at this node before what those do that call this later, at any node.
+/// Lets threads that call [`trellis_threads_acquire`] later, at any node, see what those of this node have stored.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_threads_fence() {
-    trellis_threads_word_add(FENCE, 0, 0);
+pub extern "C" fn trellis_threads_release() {
+    trellis_threads_word_add(RELEASES, 0, 0);
+}
+
+/// Lets the threads of this node see what was stored before any earlier [`trellis_threads_release`].
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_acquire() {
+    patiently("a word of a team", || cluster().atomic(number_at(RELEASES, 0)).load());
 }
 
 /// Gives a permit.

@@ -142,13 +142,11 @@ pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Noti
 }
 
 /// Drops every copy, whether or not it is older than what was released to this node: a program that lacks synchronisation
-/// fails more often then. `chunks` is room for the pages that may have copies. Where the kernel makes no marks, nothing is
-/// dropped.
-pub fn drop_copies<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
+/// fails more often then. The kernel makes marks, which say where copies may be.
+pub fn drop_copies<P: Publisher>(parts: &mut P) -> Outcome<P> {
     for number in 0..parts.shards() {
-        chunks.clear();
-        chunks.extend(parts.hold(number).shard().watched());
-        for &range in chunks.iter() {
+        let chunks: Vec<PageRange> = parts.hold(number).shard().watched().collect();
+        for range in chunks {
             take(&mut parts.hold(number), Input::Notice { range, stamp: u64::MAX })?;
         }
     }

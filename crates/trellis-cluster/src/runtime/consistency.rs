@@ -141,7 +141,7 @@ impl Node {
         let _inside = self.inside(self.recent());
         let _applying = lock(&self.consistency.applying);
         if self.consistency.drops_all {
-            let Ok(()) = node::drop_copies(&mut self.carrier(), &mut Vec::new());
+            let Ok(()) = node::drop_copies(&mut self.carrier());
         }
         let refreshing = lock(&self.consistency.state).refresh();
         let Some(notices) = refreshing else { return };

@@ -168,6 +168,13 @@ fn membership_of(config: &Config, silence_max: u64) -> Membership {
 /// Makes the kernel mark stores, if the configuration wants it and the kernel can. Returns whether stores can be
 /// marked.
 fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool> {
+    if config.acquire_drops == AcquireDrops::All
+        && (config.write_detection == WriteDetection::Faults || !region.marks_work())
+    {
+        return Err(std::io::Error::other(
+            "acquire_drops = \"all\" needs marks, which do not work here: run `trellis doctor`",
+        ));
+    }
     match config.write_detection {
         WriteDetection::Faults => return Ok(false),
         WriteDetection::Auto if !region.marks_work() => return Ok(false),

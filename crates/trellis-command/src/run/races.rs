@@ -1,22 +1,28 @@
 //! `--races`: whether a program is free of data races, as far as its code tells.
 //!
 //! Release consistency orders what threads store only by calls that Trellis sees. Instructions that are atomic, a fence,
-//! or a wait in a loop show that threads order something by themselves. Some compilers make a reduction of OpenMP out of
-//! atomic instructions; these change one variable, which is small or lies on a stack, so it is no relaxed memory.
+//! or a wait in a loop show that threads order something by themselves. Some compilers make a reduction of OpenMP out of an
+//! atomic instruction after the loop; it changes one variable, which is small or lies on a stack, so it is no relaxed memory.
 //!
 //! Promises: the program and those libraries are looked at whose variables the program's threads share. What cannot be
 //! read counts as not free of data races. A flag that is set by a plain store leaves no trace in the code.
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use object::elf::{FileHeader64, PT_INTERP};
+use object::endian::Endianness;
+use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind, SymbolKind};
 use trellis_output::programs;
 
-/// Libraries that order their own threads' accesses by calls that Trellis answers, or have no part in them.
+/// Libraries that are not looked at. Their atomic instructions change small blocks, which stay sequentially consistent, or
+/// memory that they have from the kernel.
 const OF_THE_SYSTEM: &[&str] = &[
     "ld-linux",
     "linux-vdso",
@@ -57,21 +63,33 @@ impl fmt::Display for Ordering {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ordering { instruction, place, file, more } = self;
         write!(formatter, "{} orders threads by `{instruction}` in {place}", file.display())?;
-        if *more > 0 { write!(formatter, ", and in {more} more places") } else { Ok(()) }
+        match *more {
+            0 => Ok(()),
+            1 => formatter.write_str(", and in another place"),
+            more => write!(formatter, ", and in {more} other places"),
+        }
     }
 }
 
-/// Looks for such code in a program and its libraries, whose names the nodes find with this path.
+/// Looks for such code in a program and its libraries. The nodes run in `directory`, if that is not this process's, and look
+/// for the program with this path.
 ///
 /// # Errors
 ///
 /// Why the program cannot be read.
-pub(super) fn ordering(program: &OsStr, path: Option<&OsStr>) -> Result<Option<Ordering>, String> {
+pub(super) fn ordering(
+    program: &OsStr,
+    path: Option<&OsStr>,
+    directory: Option<&Path>,
+) -> Result<Option<Ordering>, String> {
     let own = std::env::var_os("PATH");
-    let program = programs::find_in(program, path.or(own.as_deref()))
-        .map_err(|error| format!("{} cannot be read here: {error}", Path::new(program).display()))?;
+    let from = |directory: &Path| directory.join(program).into_os_string();
+    let has_folder = program.as_encoded_bytes().contains(&b'/');
+    let named = directory.filter(|_| has_folder).map_or_else(|| program.to_owned(), from);
+    let program = programs::find_in(&named, path.or(own.as_deref()))
+        .map_err(|error| format!("{} cannot be read here: {error}", Path::new(&named).display()))?;
     let mut found: Option<Ordering> = None;
-    for file in std::iter::once(program.clone()).chain(libraries(&program)) {
+    for file in std::iter::once(program.clone()).chain(libraries(&program)?) {
         let bytes = std::fs::read(&file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
         let of_file = in_file(&file, &bytes).map_err(|why| format!("{}: {why}", file.display()))?;
         match (&mut found, of_file) {
@@ -83,16 +101,35 @@ pub(super) fn ordering(program: &OsStr, path: Option<&OsStr>) -> Result<Option<O
     Ok(found)
 }
 
-/// The libraries that are loaded with a program, as the loader says (ld.so(8)), without those of the system.
-fn libraries(program: &Path) -> Vec<PathBuf> {
-    let listed = Command::new(program).env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::null()).output();
-    let text = listed.map(|listed| String::from_utf8_lossy(&listed.stdout).into_owned()).unwrap_or_default();
+/// The libraries that are loaded with a program, as its loader says (ld.so(8)), without those of the system. The program does
+/// not run.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
+    let unknown = |why: String| format!("the libraries of {} are not known: {why}", program.display());
+    let bytes = std::fs::read(program).map_err(|error| unknown(error.to_string()))?;
+    let loader = loader_of(&bytes).ok_or_else(|| unknown("it has no loader".to_owned()))?;
+    let listed = Command::new(loader).arg("--list").arg(program).stdin(Stdio::null()).output();
+    let listed = listed.map_err(|error| unknown(error.to_string()))?;
+    if !listed.status.success() {
+        return Err(unknown(String::from_utf8_lossy(&listed.stderr).trim().to_owned()));
+    }
+    let text = String::from_utf8_lossy(&listed.stdout);
     let of_line = |line: &str| {
         let (name, rest) = line.trim().split_once(" => ")?;
         let is_of_system = OF_THE_SYSTEM.iter().any(|start| name.starts_with(start));
-        (!is_of_system).then(|| PathBuf::from(rest.split(" (0x").next().unwrap_or(rest)))
+        let file = PathBuf::from(rest.split(" (0x").next().unwrap_or(rest));
+        let missing = || unknown(format!("{name} is not found"));
+        (!is_of_system).then(|| if file.is_absolute() { Ok(file) } else { Err(missing()) })
     };
-    text.lines().filter_map(of_line).filter(|file| file.is_absolute()).collect()
+    text.lines().filter_map(of_line).collect()
+}
+
+/// The loader that a program names.
+fn loader_of(program: &[u8]) -> Option<PathBuf> {
+    let header = FileHeader64::<Endianness>::parse(program).ok()?;
+    let endian = header.endian().ok()?;
+    let parts = header.program_headers(endian, program).ok()?;
+    let name = parts.iter().find(|part| part.p_type(endian) == PT_INTERP)?.data(endian, program).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(name.split(|byte| *byte == 0).next()?)))
 }
 
 fn in_file(file: &Path, bytes: &[u8]) -> Result<Option<Ordering>, String> {
@@ -115,16 +152,12 @@ fn in_file(file: &Path, bytes: &[u8]) -> Result<Option<Ordering>, String> {
     let mut found: Option<Ordering> = None;
     for section in object.sections().filter(|section| section.kind() == SectionKind::Text) {
         let code = section.data().map_err(|error| error.to_string())?;
-        let mut decoder = Decoder::with_ip(64, code, section.address(), DecoderOptions::NONE);
-        let mut instruction = Instruction::default();
-        while decoder.can_decode() {
-            decoder.decode_out(&mut instruction);
-            if !orders(&instruction) {
-                continue;
-            }
-            let function = function_at(instruction.ip());
+        let Section { ordering, loops } = in_section(code, section.address());
+        for instruction in ordering {
+            let address = instruction.ip();
+            let function = function_at(address);
             let is_of_region = function.is_some_and(|name| OF_REGIONS.iter().any(|part| name.contains(part)));
-            if is_of_region && is_reduction(&instruction) {
+            if is_of_region && is_reduction(&instruction) && !loops.iter().any(|range| range.contains(&address)) {
                 continue;
             }
             match &mut found {
@@ -134,7 +167,7 @@ fn in_file(file: &Path, bytes: &[u8]) -> Result<Option<Ordering>, String> {
                     let prefix = if instruction.has_lock_prefix() { "lock " } else { "" };
                     let place = match function {
                         Some(function) => format!("the function {function}"),
-                        None => format!("the code at {:#x}", instruction.ip()),
+                        None => format!("the code at {address:#x}"),
                     };
                     let file = file.to_owned();
                     found = Some(Ordering { instruction: format!("{prefix}{name}"), place, file, more: 0 });
@@ -143,6 +176,50 @@ fn in_file(file: &Path, bytes: &[u8]) -> Result<Option<Ordering>, String> {
         }
     }
     Ok(found)
+}
+
+/// What is found in a section.
+struct Section {
+    /// The instructions that order threads.
+    ordering: Vec<Instruction>,
+    /// The loops that contain one, by addresses. A short loop around an atomic instruction alone repeats it until it has
+    /// succeeded, and does not count.
+    loops: Vec<Range<u64>>,
+}
+
+/// The largest distance of a jump back that repeats one atomic instruction.
+const REPEATS_BYTES_MAX: u64 = 64;
+
+fn in_section(code: &[u8], address: u64) -> Section {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    let mut section = Section { ordering: Vec::new(), loops: Vec::new() };
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        if orders(&instruction) {
+            section.ordering.push(instruction);
+        }
+        let is_branch = instruction.op_count() == 1 && instruction.op0_kind() == OpKind::NearBranch64;
+        let is_jump = is_branch && instruction.mnemonic() != Mnemonic::Call;
+        let target = instruction.near_branch_target();
+        let is_back = is_jump && target != 0 && target < instruction.ip();
+        if is_back {
+            let inside = section.ordering.iter().rev().take_while(|before| before.ip() >= target).count();
+            let repeats_one =
+                inside == 1 && instruction.ip() - target <= REPEATS_BYTES_MAX && repeats(&section, &instruction);
+            if inside > 0 && !repeats_one {
+                section.loops.push(target..instruction.ip());
+            }
+        }
+    }
+    section
+}
+
+/// Whether a jump back follows at once after a comparison and exchange, whose outcome it looks at.
+fn repeats(section: &Section, jump: &Instruction) -> bool {
+    section.ordering.last().is_some_and(|last| {
+        last.mnemonic() == Mnemonic::Cmpxchg && jump.mnemonic() == Mnemonic::Jne && jump.ip() - last.next_ip() <= 16
+    })
 }
 
 /// Whether an instruction is atomic, a fence, or a part of a loop that waits (Intel 64 and IA-32 Architectures Software
@@ -188,6 +265,16 @@ mod tests {
             assert_eq!(orders(&instruction), expected, "{code:x?}");
             assert_eq!(is_reduction(&instruction), reduces, "{code:x?}");
         }
+    }
+
+    #[test]
+    fn an_atomic_instruction_in_a_loop_is_no_reduction() {
+        // Repeats a comparison and exchange until it succeeds; then adds in a loop of its own.
+        const RETRY: &[u8] = &[0x48, 0x8b, 0x03, 0xf0, 0x48, 0x0f, 0xb1, 0x0b, 0x75, 0xf6];
+        const LOOP: &[u8] = &[0xf0, 0x48, 0x83, 0x01, 0x01, 0x83, 0xea, 0x01, 0x75, 0xf6];
+        assert!(in_section(RETRY, 0x1000).loops.is_empty());
+        assert_eq!(in_section(LOOP, 0x1000).loops, vec![0x1000..0x1008]);
+        assert_eq!(in_section(&[RETRY, LOOP].concat(), 0x1000).ordering.len(), 2);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Rules {
 fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
     let found = match races {
         Races::Allowed => return None,
-        Races::None | Races::Auto => races::ordering(&plan.program, plan.search_path()),
+        Races::None | Races::Auto => races::ordering(&plan.program, plan.search_path(), plan.directory.as_deref()),
     };
     let report = |text: String| {
         if !plan.is_quiet {
@@ -151,7 +151,8 @@ pub fn threads(arguments: ThreadsArguments) -> Ending {
             plan.output = Output::Raw;
         }
         let moving = ["first-touch", "migrating"];
-        if let Some((_, home)) = plan.settings.iter().find(|(key, value)| key == "home" && moving.contains(&&**value)) {
+        let home = plan.settings.iter().find(|(key, value)| key == "home" && moving.contains(&&**value));
+        if let Some((_, home)) = home.filter(|_| races != Races::Allowed) {
             return Err(Failure::new(
                 exit::CONFIGURATION,
                 format!("--set home={home}: leave it out; what --races puts under hlrc has home=migrating by itself"),

@@ -523,6 +523,7 @@ exports! {
     fn __kmpc_flush(_place: usize) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         relaxed::release();
+        relaxed::acquire();
     }
     fn __kmpc_copyprivate(_place: usize, _thread: c_int, _bytes: usize, data: *mut c_void, copy: CopyFunction, did_it: c_int) {
         let thread = this_thread();

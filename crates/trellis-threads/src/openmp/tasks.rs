@@ -82,6 +82,8 @@ pub(super) struct Task {
 #[repr(C)]
 pub(super) struct Group {
     outer: *mut Group,
+    /// The node whose thread waits.
+    node: u32,
     unfinished: AtomicU32,
     is_helped: AtomicBool,
 }
@@ -356,8 +358,10 @@ fn end(thread: &Thread, task: *mut Task) {
         if let TaskWork::Llvm(sizes) = (*task).work {
             llvm::end_task(sizes, data_of(task, 1));
         }
-        let is_away = (*task).made_at != start::node() as u32;
-        if is_away {
+        let here = start::node() as u32;
+        let is_away = (*task).made_at != here;
+        let is_of_other_group = group.as_ref().is_some_and(|group| group.node != here);
+        if is_away || is_of_other_group {
             // Those who wait for it see it in a word of strict memory.
             relaxed::release();
         }
@@ -369,7 +373,7 @@ fn end(thread: &Thread, task: *mut Task) {
             }
         }
         if let Some(group) = group.as_ref() {
-            group.is_helped.fetch_or(is_away, Ordering::Relaxed);
+            group.is_helped.fetch_or(is_of_other_group, Ordering::Relaxed);
             group.unfinished.fetch_sub(1, Ordering::AcqRel);
         }
         if let Some(above) = parent.as_ref() {
@@ -520,7 +524,12 @@ fn acquire_from_helpers(is_helped: &AtomicBool) {
 pub(super) fn begin_group(thread: &Thread) {
     // SAFETY: the task that runs.
     if let Some(task) = unsafe { thread.task.get().as_mut() } {
-        let group = Group { outer: task.group, unfinished: AtomicU32::new(0), is_helped: AtomicBool::new(false) };
+        let group = Group {
+            outer: task.group,
+            node: start::node() as u32,
+            unfinished: AtomicU32::new(0),
+            is_helped: AtomicBool::new(false),
+        };
         task.group = Box::into_raw(Box::new(group));
     }
 }

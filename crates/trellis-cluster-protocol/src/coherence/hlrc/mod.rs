@@ -129,7 +129,8 @@ const HOME: u16 = 32;
 const AWAY: u16 = 64;
 /// At the home: the page has bytes.
 const WRITTEN: u16 = 128;
-/// At the home: another node has had a copy, so stores of this node must be noticed.
+/// At the home: another node has had a copy, so stores of this node must be noticed, unless the page stays open after a
+/// publication that outdated every copy.
 const SHARED: u16 = 256;
 /// An update was missed while the copy was under way: later updates must not be put on top of it.
 const DEAF: u16 = 512;
