@@ -16,8 +16,8 @@ use trellis::{Cluster, Config, Protocol};
 /// Where the next cluster's first node maps its region: tests run at the same time in one process.
 pub(crate) static NEXT_BASE: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
 pub(crate) const REGION_BYTES: usize = 8 << 20;
-/// Room between two regions.
-pub(crate) const ADDRESS_STEP: usize = 128 << 20;
+/// Room for the largest region, and between two.
+pub(crate) const ADDRESS_STEP: usize = 512 << 20;
 
 pub(crate) fn on_every_kind(nodes: usize, program: impl Fn(&Cluster) + Sync) {
     for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
