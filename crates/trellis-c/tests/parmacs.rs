@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -48,10 +47,12 @@ fn variable(name: &str) -> Vec<String> {
     support::succeed(&mut command).split_whitespace().map(str::to_owned).collect()
 }
 
+/// Another process writes the file that is executed: a child that a test of this process makes meanwhile would keep it open
+/// for writing until it has executed its own program.
 fn write_script(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let script = folder.join(name);
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let (script, source) = (folder.join(name), folder.join(format!("{name}.text")));
+    std::fs::write(&source, text).unwrap();
+    support::succeed(Command::new("install").args(["-m", "755"]).args([&source, &script]));
     script
 }
 
