@@ -1,5 +1,6 @@
 // OpenMP without data races: what the threads share lies in the heap, each cell on a page of its own.
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -44,6 +45,35 @@ static void groups(void) {
     }
     CHECK(wrong == 0);
     free(pages);
+}
+
+static long *theirs;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill(void) {
+    for (int i = 0; i < CELLS; i++) theirs[i * STRIDE] = 2;
+}
+
+// The last thread makes memory, of which all nodes get copies, and changes it once. The others come later, and only
+// look at a word.
+static void changed_once(void) {
+    long wrong = 0;
+#pragma omp parallel reduction(+ : wrong)
+    {
+        int is_last = omp_get_thread_num() == omp_get_num_threads() - 1;
+        if (is_last) {
+            theirs = malloc(CELLS * STRIDE * sizeof(long));
+            for (int i = 0; i < CELLS; i++) theirs[i * STRIDE] = 1;
+        }
+#pragma omp barrier
+        for (int i = 0; i < CELLS; i++) wrong += theirs[i * STRIDE] != 1;
+#pragma omp barrier
+        if (!is_last) usleep(50000);
+        pthread_once(&once, fill);
+        for (int i = 0; i < CELLS; i++) wrong += theirs[i * STRIDE] != 2;
+    }
+    CHECK(wrong == 0);
+    free(theirs);
 }
 
 int main(void) {
@@ -91,6 +121,7 @@ int main(void) {
         for (int i = 0; i < CELLS; i++) wrong += cells[i * STRIDE] != round;
     }
     CHECK(wrong == 0);
+    changed_once();
     groups();
     puts("no races of OpenMP: all right");
     return 0;

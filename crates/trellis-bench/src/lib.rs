@@ -2,7 +2,7 @@
 //!
 //! Promises: every figure comes from a run of real processes, links and files on this machine, or says that it is from a
 //! paper. A benchmark starts its nodes with its own executable, `trellis-bench`, whose hidden subcommands call [`run_node`]
-//! and [`run_inside`]. What else it needs is the command beside it.
+//! and [`run_inside`]. It also needs the command beside it.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

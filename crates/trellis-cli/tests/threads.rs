@@ -131,6 +131,13 @@ fn a_program_without_races_may_have_release_consistency() {
         let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
         assert_eq!(result, (Some(0), "no races: all right\n", ""), "{options:?} on {nodes} nodes");
     }
+    // Stores to relaxed memory travel as diffs.
+    let has_diffs = |rules: &str| {
+        let ended = with_options(2, &program, &["--races", "none", "--stats", "--sequential", rules]);
+        assert_eq!(ended.stdout, "no races: all right\n", "{ended:?}");
+        ended.stderr.contains("\ndiffs_out ")
+    };
+    assert!(has_diffs("heap<4KiB") && !has_diffs("*,heap<1TiB"));
     let ended = with_options(2, &program, AUTO);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "no races: all right\n"), "{ended:?}");
     assert!(ended.stderr.contains("--races auto: no atomic instruction was found"), "{ended:?}");

@@ -77,10 +77,10 @@ pub(crate) fn acquire() {
 }
 
 /// Before threads of any node may use what this one has stored without any call of theirs: a static variable that is
-/// initialised is only looked at. While there is one thread, the others will acquire when they begin.
+/// initialised is only looked at. As long as no thread but the main one was made, the others will acquire when they begin.
 pub(crate) fn release_to_all() {
     let control = control();
-    if !is_used() || control.alive.load(Ordering::Acquire) == 1 {
+    if !is_used() || control.made.load(Ordering::Acquire) == 1 {
         return;
     }
     runtime::release();

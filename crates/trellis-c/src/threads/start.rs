@@ -104,12 +104,13 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let control_at = objects_at + OBJECTS_BYTES_MAX;
     let stacks_at = (control_at + begin.control_bytes).next_multiple_of(begin.slot_bytes);
     let heap_at = stacks_at + begin.slots * begin.slot_bytes;
-    if rules.is_some()
-        && Sources::new().process_environment().load().is_ok_and(|read| !read.coherence_ranges.is_empty())
-    {
+    // Its errors are told with those of the whole configuration.
+    let said = Sources::new().process_environment().load().ok();
+    if rules.is_some() && said.as_ref().is_some_and(|said| !said.coherence_ranges.is_empty()) {
         refuse("--races gives parts of the region another protocol by itself; leave the key coherence_ranges out");
     }
-    let variables = if rules.is_some() || wants_record() { variables() } else { Vec::new() };
+    let wants_names = rules.is_some() || said.is_some_and(|said| said.record.is_some());
+    let variables = if wants_names { variables() } else { Vec::new() };
     let relaxed = rules.as_ref().map(|rules| offsets(&rules.pages(&variables), &layout.images));
     let unknown = rules.as_ref().map_or(Vec::new(), |rules| rules.unknown(&variables));
     let config = configuration(heap_at, relaxed.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
@@ -173,11 +174,6 @@ fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Con
         sources = sources.set_by_program(format!("coherence_ranges={ranges}"));
     }
     sources.load()
-}
-
-/// Whether this run leaves a record.
-fn wants_record() -> bool {
-    Sources::new().process_environment().load().is_ok_and(|read| read.record.is_some())
 }
 
 /// Names what lies in the region, for the record and for advice.

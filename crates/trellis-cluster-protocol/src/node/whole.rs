@@ -3,7 +3,7 @@
 //! A runtime keeps each part under a lock of its own. Where one thread steps a node, the node is this value: [`Node::step`]
 //! gives a fact to the part that it concerns, and [`Effects`] carries out what follows. A thread that waits has a ticket,
 //! which [`Effects::wake`] completes. Bytes of pages come with their messages, so the shards take these alone
-//! ([`super::step`]). What concerns all of them reaches each as an input.
+//! ([`super::step`]). Each of them gets what concerns all of them as an input.
 //!
 //! Promises: the parts decide as in a runtime, in the same functions. Under release consistency, a lock's token leaves a
 //! node where that was foreseen ([`Sync::token_goes_to`]). It must never wait, or carry anything out.
@@ -31,7 +31,7 @@ pub struct Node<C> {
     pub shards: Vec<Shard<C>>,
     /// Locks, barriers and other objects.
     pub sync: Sync,
-    /// What it knows of releases, if pages are under release consistency.
+    /// Its knowledge of releases, if pages are under release consistency.
     pub releases: Option<Consistency>,
     /// The nodes that are present, if nodes may join or leave, or are watched.
     pub membership: Option<Membership>,
@@ -79,7 +79,7 @@ pub trait Effects: Parts + Sized {
         true
     }
 
-    /// Whether the node heeds what the membership decided. What has to be done besides is done here.
+    /// Whether the node heeds what the membership decided. This does the rest.
     ///
     /// # Errors
     ///

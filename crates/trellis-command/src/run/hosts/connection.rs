@@ -383,7 +383,7 @@ impl Connection {
         self.take(bytes);
     }
 
-    /// What a relay said about this connection.
+    /// A relay's messages about this connection.
     pub(super) fn relayed(&mut self, report: &Report, body: &[u8]) {
         match report {
             Report::Relayed { stream: 0, .. } => self.came(body),
@@ -397,14 +397,14 @@ impl Connection {
         }
     }
 
-    /// What carried the connection from another host has ended, or nothing is known about it any more.
+    /// The process that carried the connection from another host has ended, or nothing is known about it any more.
     pub(super) fn relay_ended(&mut self, ended: Ended) {
         self.stop_reading();
         self.relay.iter_mut().for_each(|relay| relay.is_writable = false);
         self.ended.get_or_insert(ended);
     }
 
-    /// What the agent of the host before this one is to be told.
+    /// The messages for the agent of the host before this one.
     pub(super) fn orders_of_relay(&mut self) -> Vec<(RelayOrder, Vec<u8>)> {
         let Some(relay) = &mut self.relay else { return Vec::new() };
         relay.orders(&mut self.outgoing)

@@ -206,7 +206,7 @@ pub(crate) enum Report {
         host: usize,
         bytes: usize,
     },
-    /// What carried the connection to that agent ended, after everything that came from it.
+    /// The process that carried the connection to that agent has ended, after everything that came from it.
     RelayEnded {
         host: usize,
         ended: Ended,
