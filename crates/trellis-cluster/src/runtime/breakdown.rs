@@ -90,7 +90,8 @@ pub(crate) fn leave_uncounted() {
     COUNTED_AT.set(NEVER);
 }
 
-fn is_counted() -> bool {
+/// Whether the calling thread is one of the program.
+pub(super) fn is_counted() -> bool {
     COUNTED_AT.get() != NEVER
 }
 

@@ -36,6 +36,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
+use super::breakdown::is_counted;
 use super::contention::{Contention, Sharing, TURN_NS_MIN};
 use super::waiters::Waiters;
 use super::{Node, Ticket};
@@ -440,11 +441,35 @@ impl Node {
         if is_crowded {
             self.progress.note_lost_turns(self.now());
         }
-        let waited = self.poll_or_sleep(early, ticket, deadline);
+        let waited = match is_counted() {
+            true => self.poll_or_sleep(early, ticket, deadline),
+            false => {
+                drop(early);
+                self.sleep_apart(ticket, deadline)
+            }
+        };
         if is_crowded {
             Progress::note_resumed(self.recent());
         }
         waited
+    }
+
+    /// Sleeps until the wait is over. For threads that are none of the program's: they have no core of their own on which
+    /// they could poll, so the service thread receives as if they were not there.
+    fn sleep_apart(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+        loop {
+            if ticket.is_done() {
+                return Waited::Done;
+            }
+            if self.failure.is_set() {
+                return Waited::Failed;
+            }
+            let now = self.now();
+            if now >= deadline {
+                return Waited::TooLong;
+            }
+            ticket.sleep(SLEEP_MAX.min(Duration::from_nanos(deadline - now)));
+        }
     }
 
     fn poll_or_sleep<'a>(&'a self, mut early: Option<Polling<'a>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
