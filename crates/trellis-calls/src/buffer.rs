@@ -33,8 +33,10 @@ impl Buffer {
     pub(crate) fn mapped(bytes: usize) -> Buffer {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // The C library's function may be replaced by one that gives shared memory.
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let mapping = unsafe { libc::mmap(null_mut(), bytes.max(1), access, kind, -1, 0) };
+        let mapping = unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes.max(1), access, kind, -1, 0usize) };
+        let mapping = mapping as *mut c_void;
         // MAP_FAILED is an address of the kernel's: every use of it is refused with EFAULT.
         Buffer { small: MaybeUninit::uninit(), mapping: mapping.cast(), bytes }
     }
@@ -90,7 +92,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if !self.mapping.is_null() && self.is_there() {
             // SAFETY: mapped by `of`, and used by nobody any more.
-            unsafe { libc::munmap(self.mapping.cast(), self.bytes.max(1)) };
+            unsafe { libc::syscall(libc::SYS_munmap, self.mapping, self.bytes.max(1)) };
         }
     }
 }

@@ -5,8 +5,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The maximum number of regions of a process, each piece of one counted.
-const REGIONS_MAX: usize = 64;
+/// The maximum number of regions of a process, each piece of one counted: a program with threads has one or two for each
+/// of its libraries.
+const REGIONS_MAX: usize = 2048;
 
 struct Range {
     start: AtomicUsize,

@@ -136,6 +136,10 @@ functions! {
         // SAFETY: memory that is the program's or private.
         streams::filled(to, bytes, |to| unsafe { real(path, to, bytes, room) })
     });
+    fn getdents64(folder: c_int, to: *mut c_void, bytes: usize) -> isize = with |real| {
+        // SAFETY: memory that is the program's or private.
+        streams::filled(to, bytes, |to| unsafe { real(folder, to, bytes) })
+    };
     fn getcwd(to: *mut c_char, bytes: usize) -> *mut c_char = with |real| {
         // SAFETY: memory that is the program's or private.
         streams::text_filled(to, bytes, |to| unsafe { real(to, bytes) })

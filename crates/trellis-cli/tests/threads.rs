@@ -98,6 +98,21 @@ fn what_is_easily_done_wrong() {
 }
 
 #[test]
+fn system_calls_have_memory_that_other_nodes_take() {
+    let test = "system_calls_have_memory_that_other_nodes_take";
+    if !works(test) {
+        return;
+    }
+    let program = built("calls.c");
+    const BY_ANOTHER_THREAD: &[&str] = &["--set", "catch=handler"];
+    for (nodes, options) in [(1, &[] as &[&str]), (2, &[]), (3, &[]), (2, BY_ANOTHER_THREAD)] {
+        let ended = with_options(nodes, &program, options);
+        let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+        assert_eq!(result, (Some(0), "calls: all right\n", ""), "{options:?} on {nodes} nodes");
+    }
+}
+
+#[test]
 fn blocks_go_from_thread_to_thread() {
     is_right("blocks_go_from_thread_to_thread", "allocator.c", "allocator: 0 bad\n");
 }

@@ -11,7 +11,7 @@ pub use crate::join::JoinError;
 use crate::launch::Activity;
 use crate::runtime::Node;
 use crate::waits::Wait;
-use trellis_memory::Piece;
+use trellis_memory::Parts;
 use trellis_output::lines::complain;
 use trellis_record::{Area, Counters};
 
@@ -71,12 +71,12 @@ impl Cluster {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn join(config: Config) -> Result<Cluster, JoinError> {
-        join::join(config, &[]).map(Cluster::new)
+        join::join(config, &Parts::default()).map(Cluster::new)
     }
 
-    /// Joins like [`Cluster::join`], with a region whose first pages lie at addresses of their own, the same at every
-    /// node: the variables of a program. Nothing is mapped there before [`Region::occupy`]. A process that joins a
-    /// running cluster has no pieces.
+    /// Joins like [`Cluster::join`], with a region of which some parts are different, the same at every node: pieces for
+    /// the variables of a program, for example. Nothing is mapped there before [`Region::occupy`]. A process that joins a
+    /// running cluster has no such parts.
     ///
     /// # Errors
     ///
@@ -84,9 +84,9 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If a piece is not made of whole pages, or the region does not have so many.
-    pub fn join_in_pieces(config: Config, pieces: &[Piece]) -> Result<Cluster, JoinError> {
-        join::join(config, pieces).map(Cluster::new)
+    /// If a part is not made of whole pages, or the region does not have so many.
+    pub fn join_in_parts(config: Config, parts: &Parts) -> Result<Cluster, JoinError> {
+        join::join(config, parts).map(Cluster::new)
     }
 
     /// Joins over a link that already exists, for tests and for programs with their own transport. `config.nodes` only
@@ -320,7 +320,7 @@ impl<'a> Region<'a> {
         self.node.region.base()
     }
 
-    /// Maps the pieces at their addresses and replaces what is mapped there; see [`Cluster::join_in_pieces`].
+    /// Maps the pieces at their addresses and replaces what is mapped there; see [`Cluster::join_in_parts`].
     ///
     /// # Errors
     ///

@@ -123,23 +123,18 @@ impl Config {
         (self.region_bytes - heap_bytes).next_multiple_of(self.page_bytes)
     }
 
-    /// The offset from which the pages of the heap are under release consistency while those before are not; the end of
-    /// the region if it has no such part.
+    /// The offset at which the last of `coherence_ranges` begins, if that is inside of the heap and the range ends where
+    /// the heap ends; otherwise the end of the region.
     pub(crate) fn heap_border(&self) -> usize {
-        let is_border = |range: &&CoherenceRange| {
-            range.end == self.region_bytes
-                && range.first > self.heap_start()
-                && range.protocol.is_release_consistent()
-                && !self.coherence.is_release_consistent()
-        };
+        let is_border = |range: &&CoherenceRange| range.end == self.region_bytes && range.first > self.heap_start();
         self.coherence_ranges.iter().find(is_border).map_or(self.region_bytes, |range| range.first)
     }
 }
 
 impl<'a> Heap<'a> {
-    /// Where `coherence_ranges` puts the end of the heap under `hlrc` and the rest is under another protocol: allocates
-    /// there, and not in the rest. Otherwise there is no difference.
-    pub fn under_release_consistency(self) -> Heap<'a> {
+    /// Where the last of `coherence_ranges` begins inside of the heap and ends with it: allocates there, and not in the
+    /// rest. Otherwise there is no difference.
+    pub fn in_last_range(self) -> Heap<'a> {
         let has_part = self.node.config.heap_border() < self.node.config.region_bytes;
         Heap { zone: if has_part { Zone::Upper } else { Zone::Lower }, ..self }
     }

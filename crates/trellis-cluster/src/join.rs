@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::NodeId;
-use trellis_memory::{Catcher, Piece, RegionOptions};
+use trellis_memory::{Catcher, Parts, RegionOptions};
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::links::{in_process, shm, tcp, udp};
 use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
@@ -100,7 +100,7 @@ pub enum JoinError {
 
 type Joined = (Arc<Node>, JoinHandle<()>);
 
-pub(crate) fn join(mut config: Config, pieces: &[Piece]) -> Result<Joined, JoinError> {
+pub(crate) fn join(mut config: Config, parts: &Parts) -> Result<Joined, JoinError> {
     let Inherited { mut listener, mut datagrams, mut secret, status } = Inherited::take()?;
     if config.join.is_some() {
         return join_running(config, listener, secret, status);
@@ -109,7 +109,7 @@ pub(crate) fn join(mut config: Config, pieces: &[Piece]) -> Result<Joined, JoinE
         let met = engines::meet(&mut config, secret)?;
         (listener, datagrams, secret) = (met.listener, met.datagrams, Some(met.secret));
     }
-    let region = make_region(&config, pieces, status.is_some())?;
+    let region = make_region(&config, parts, status.is_some())?;
     let this = ThisNode::default();
     let link: Box<dyn Link> = if config.capacity() == 1 {
         let alone =
@@ -141,7 +141,7 @@ fn join_running(
         return Err(contact.refused("it does not say who takes others in".to_owned()));
     }
     // If this machine lacks something, that must be known before the others hear of this process.
-    let region = make_region(&config, &[], status.is_some())?;
+    let region = make_region(&config, &Parts::default(), status.is_some())?;
     let listener = match listener {
         Some(listener) => listener,
         None => {
@@ -304,11 +304,11 @@ fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: 
 }
 
 pub(crate) fn join_over(config: Config, link: Box<dyn Link>) -> Result<Joined, JoinError> {
-    let region = make_region(&config, &[], true)?;
+    let region = make_region(&config, &Parts::default(), true)?;
     start(config, region, link, None, &ThisNode::default(), &|| true)
 }
 
-fn make_region(config: &Config, pieces: &[Piece], is_launched: bool) -> Result<trellis_memory::Region, JoinError> {
+fn make_region(config: &Config, parts: &Parts, is_launched: bool) -> Result<trellis_memory::Region, JoinError> {
     let requested = match config.catch {
         config::Catch::Auto if config.is_leased() => Some(Catcher::Handler),
         config::Catch::Auto => None,
@@ -338,7 +338,7 @@ fn make_region(config: &Config, pieces: &[Piece], is_launched: bool) -> Result<t
         reserve,
     };
     let region =
-        trellis_memory::Region::create_in_pieces(&options, pieces).map_err(|source| refused_region(config, source))?;
+        trellis_memory::Region::create_in_parts(&options, parts).map_err(|source| refused_region(config, source))?;
     if reserve == trellis_memory::Reserve::Full && config.has_release_consistency() {
         // Beside its copy of a page, each node keeps the bytes of the last publication.
         region.reserve_twins().map_err(|source| refused_region(config, source))?;
@@ -353,11 +353,11 @@ fn make_region(config: &Config, pieces: &[Piece], is_launched: bool) -> Result<t
 /// The sentence with which a node would end.
 pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
     if config.reserve != config::Reserve::Full {
-        return make_region(config, &[], true).map(drop).map_err(|error| error.to_string());
+        return make_region(config, &Parts::default(), true).map(drop).map_err(|error| error.to_string());
     }
     // `reserve = "full"` would fill the whole region.
     let lazy = Config { reserve: config::Reserve::Lazy, ..config.clone() };
-    make_region(&lazy, &[], true).map_err(|error| error.to_string())?;
+    make_region(&lazy, &Parts::default(), true).map_err(|error| error.to_string())?;
     trellis_memory::can_hold(config.region_bytes.saturating_mul(nodes)).map_err(|limit| {
         let place = config.place_of("reserve");
         format!("{place}: {nodes} nodes reserve their region in full, and {limit}; use fewer nodes there, or a smaller region")

@@ -30,7 +30,7 @@ pub use doctor::{CALLS, Capabilities, Capability, probe};
 pub use error::{MapError, RegionError, UnknownWord};
 pub use places::Piece;
 pub use region::{
-    Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX,
+    Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, Parts, REGION_BYTES_MAX,
     REGION_BYTES_MIN, Region, RegionOptions, Reserve,
 };
 pub use sys::linux::limits::can_hold;

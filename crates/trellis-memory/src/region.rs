@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +132,18 @@ pub struct RegionOptions {
     pub reserve: Reserve,
 }
 
+/// Parts of a region that are not like the rest, which lies at its base address and has the catcher that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The first pages, which are at addresses of their own: the pages of the first piece, then those of the second, and
+    /// so on.
+    pub pieces: Vec<Piece>,
+    /// The offsets of pages whose faults are queued although the catcher is `signal`, so that system calls on them wait:
+    /// the kernel uses stacks and some thread-local variables by itself. The ranges do not overlap. Without effect for
+    /// other catchers.
+    pub queued: Vec<Range<usize>>,
+}
+
 /// A region. It is unmapped when dropped, and must not be touched after that.
 ///
 /// A forked child does not have the region: neither view is mapped there, and dropping the child's copy of this value
@@ -168,24 +181,29 @@ impl Region {
     /// # Errors
     /// Each says what prevents the mapping and what to change.
     pub fn create(options: &RegionOptions) -> Result<Region, RegionError> {
-        Region::create_in_pieces(options, &[])
+        Region::create_in_parts(options, &Parts::default())
     }
 
-    /// Maps a region like [`Region::create`], whose first pages are at addresses of their own: the pages of the first
-    /// piece, then those of the second, and so on. Nothing is mapped there before [`Region::occupy`].
+    /// Maps a region like [`Region::create`], of which some parts are different. Nothing is mapped at the addresses of
+    /// pieces before [`Region::occupy`].
     ///
     /// # Errors
     /// As [`Region::create`].
     ///
     /// # Panics
-    /// When a piece is not made of whole pages, or the region does not have so many.
-    pub fn create_in_pieces(options: &RegionOptions, pieces: &[Piece]) -> Result<Region, RegionError> {
+    /// When a part is not made of whole pages, or the region does not have so many.
+    pub fn create_in_parts(options: &RegionOptions, parts: &Parts) -> Result<Region, RegionError> {
         check_options(options)?;
+        let Parts { pieces, queued } = parts;
         let is_whole = |bytes: usize| bytes.is_multiple_of(options.page_bytes);
         assert!(
             pieces.iter().all(|piece| is_whole(piece.address) && is_whole(piece.bytes) && piece.bytes > 0)
                 && pieces.iter().map(|piece| piece.bytes).sum::<usize>() <= options.bytes,
             "pieces are whole pages of the region: {pieces:x?}"
+        );
+        assert!(
+            queued.iter().all(|part| is_whole(part.start) && is_whole(part.end) && part.end <= options.bytes),
+            "queued pages are whole pages of the region: {queued:x?}"
         );
         check_room(options)?;
         let bytes = options.bytes;
@@ -212,7 +230,9 @@ impl Region {
             })?;
         }
         let places = Places::new(application.base(), bytes, options.page_bytes, pieces);
-        let catch = catch::prepare(options.catcher, places.clone(), options.page_bytes, &file)
+        let pages = |part: &Range<usize>| part.start / options.page_bytes..part.end / options.page_bytes;
+        let queued: Vec<Range<usize>> = queued.iter().map(pages).collect();
+        let catch = catch::prepare(options.catcher, places.clone(), &queued, options.page_bytes, &file)
             .map_err(|why| RegionError::Catcher { catcher: options.catcher, why })?;
         Ok(Region {
             parts: ManuallyDrop::new(Mappings {

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use peer::{Plan, World};
+use peer::{Plan, World, works};
 use trellis_base::proc_bytes;
 use trellis_memory::{Access, Catcher, Detection, Fault, Piece, Region, RegionOptions, Reserve};
 use trellis_testing::{Folder, Need, skip};
@@ -603,6 +603,57 @@ fn an_address_is_free_again_after_the_region(test: &str, catcher: Catcher) {
         assert_eq!(region.base() as usize, 0x2100_0000_0000);
         let error = Region::create(&options).expect_err("the address is taken");
         assert!(error.to_string().contains("trellis-region"), "the region in the way is named: {error}");
+    }
+}
+
+/// Some pages of `signal` have queued faults: a thread that touches them waits, and so does a system call.
+#[test]
+fn some_faults_of_signal_may_be_queued() {
+    let test = "some_faults_of_signal_may_be_queued";
+    let plan = Plan { queued: &[(2, 4), (10, 11)], ..Plan::of(Catcher::Signal) };
+    if !works(test, Catcher::Handler) {
+        return;
+    }
+    let Some(world) = World::make(test, plan) else { return };
+    let is_queued = |page: usize| matches!(page, 2..4 | 10);
+    let place = |page: usize| world.region.base().wrapping_add(page * PAGE);
+    assert!(world.region.event_fd().is_some() && !world.region.system_calls_work());
+    for page in 0..12 {
+        // SAFETY: a page of the region, in the state that the peer gives it.
+        unsafe { place(page).write_volatile(page as u8) };
+        // A queued fault may be told again after it was served.
+        let faults = world.faults();
+        assert!(!faults.is_empty() && faults.iter().all(|fault| fault.page == page && fault.write), "{faults:?}");
+    }
+    // Across the borders of both kinds.
+    assert_eq!(world.withdraw(0, 12, Access::Read), 12);
+    for page in 0..12 {
+        // SAFETY: the same.
+        assert_eq!(unsafe { place(page).read_volatile() }, page as u8);
+    }
+    assert_eq!(world.faults(), [], "loads pass");
+    assert_eq!(world.withdraw(0, 12, Access::None), 12);
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors; then a byte of the region, which the kernel reads or refuses.
+    let written = unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        [1, 2, 9, 10].map(|page: usize| libc::syscall(libc::SYS_write, pipe[1], place(page), 1))
+    };
+    let expected = [1, 2, 9, 10].map(|page| if is_queued(page) { 1 } else { -1 });
+    assert_eq!(written, expected, "the kernel waits for queued pages only");
+    for end in pipe {
+        // SAFETY: a descriptor made above.
+        unsafe { libc::close(end) };
+    }
+    if world.region.marks_work() {
+        world.region.install(0, 12, Access::Read, false).expect("installed");
+        world.region.detect(1, 3, Detection::Marks).expect("marks");
+        world.note(0, 12, Access::Read);
+        // SAFETY: the same.
+        (1..4).for_each(|page| unsafe { place(page).write_volatile(77) });
+        let mut found = Vec::new();
+        world.region.stored_to(0, 12, &mut |first, count| found.extend(first..first + count)).expect("looked");
+        assert_eq!(found, [1, 2, 3]);
     }
 }
 

@@ -23,6 +23,7 @@ mod conditions;
 mod context;
 mod control;
 mod early;
+mod faults;
 mod keys;
 mod mappings;
 mod memory;
@@ -39,6 +40,7 @@ mod system_calls;
 mod table;
 mod threads;
 mod time;
+mod whole;
 
 /// Runs when the library is loaded, before all other libraries, and before the C library knows the environment.
 unsafe extern "C" fn begin(_: c_int, _: *mut *mut c_char, environment: *mut *mut c_char) {

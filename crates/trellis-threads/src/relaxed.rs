@@ -12,7 +12,7 @@
 //! several nodes change with atomic instructions.
 
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::{self, control};
 use crate::memory::{self, ALIGNMENT};
@@ -29,8 +29,10 @@ pub(crate) enum Zone {
     Strict,
 }
 
-/// The least size of a relaxed block; `usize::MAX` where no memory is relaxed.
-static BYTES_MIN: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The least size of a block of the program that lies in the upper part of the heap.
+static UPPER_BYTES_MIN: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Whether some of the memory is relaxed: if so, the upper part of the heap is.
+static IS_USED: AtomicBool = AtomicBool::new(false);
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
@@ -47,19 +49,18 @@ pub(crate) fn strict_functions() -> &'static [[usize; 2]] {
 }
 
 pub(crate) fn begin(begin: &Begin) {
-    if start::nodes() > 1 {
-        BYTES_MIN.store(begin.relaxed_bytes_min, Ordering::Release);
-    }
+    UPPER_BYTES_MIN.store(begin.upper_bytes_min, Ordering::Relaxed);
+    IS_USED.store(begin.is_relaxed != 0 && start::nodes() > 1, Ordering::Release);
 }
 
 fn is_used() -> bool {
-    BYTES_MIN.load(Ordering::Acquire) != usize::MAX
+    IS_USED.load(Ordering::Acquire)
 }
 
 /// Memory for a thread of the program; 0 if there is none.
 pub(crate) fn allocate(zone: Zone, bytes: usize, alignment: usize, zeroed: bool) -> usize {
-    let is_relaxed = zone == Zone::OfProgram && bytes >= BYTES_MIN.load(Ordering::Acquire);
-    runtime::allocate(bytes, alignment, zeroed, is_relaxed)
+    let is_upper = zone == Zone::OfProgram && bytes >= UPPER_BYTES_MIN.load(Ordering::Relaxed);
+    runtime::allocate(bytes, alignment, zeroed, is_upper)
 }
 
 /// Before a thread tells others, in strict memory, that they may use what it has stored.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::context::aside;
+use crate::whole;
 
 /// What the cluster must know, and what it says; as `trellis_threads_begin` declares it.
 #[repr(C)]
@@ -30,16 +31,22 @@ pub(crate) struct Begin {
     /// The variables of the program and its libraries: pairs of an address and the address behind it.
     pub(crate) images: usize,
     pub(crate) image_count: usize,
-    /// The functions with which libraries of the process allocate, and those that they are to use where some of the memory
-    /// is relaxed: pairs of addresses.
+    /// The functions with which libraries of the process allocate, and those that they are to use: pairs of addresses.
     pub(crate) strict: usize,
     pub(crate) strict_count: usize,
-    /// The least size of a block that is relaxed; the largest number if no memory is.
-    pub(crate) relaxed_bytes_min: usize,
+    /// The least size of a block of the program that lies in the upper part of the heap.
+    pub(crate) upper_bytes_min: usize,
+    /// Whether some of the memory is relaxed.
+    pub(crate) is_relaxed: usize,
+    /// The memory of the region on which system calls wait: its address and size. On the rest they fail if
+    /// `serves_in_thread`, because the thread that touches it serves the fault itself.
+    pub(crate) queued: usize,
+    pub(crate) queued_bytes: usize,
+    pub(crate) serves_in_thread: usize,
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 3;
+pub(crate) const VERSION: usize = 4;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -82,7 +89,7 @@ macro_rules! functions {
 functions! {
     begin: "trellis_threads_begin" = fn(begin: *mut Begin);
     stop_with: "trellis_threads_stop" = fn(why: *const u8, bytes: usize);
-    allocate: "trellis_threads_allocate" = fn(bytes: usize, alignment: usize, zeroed: bool, relaxed: bool) -> usize;
+    allocate: "trellis_threads_allocate" = fn(bytes: usize, alignment: usize, zeroed: bool, upper: bool) -> usize;
     free: "trellis_threads_free" = fn(block: usize);
     usable: "trellis_threads_usable" = fn(block: usize) -> usize;
     order: "trellis_threads_order" = fn(node: usize);
@@ -114,6 +121,8 @@ functions! {
     release: "trellis_threads_release" = fn();
     acquire: "trellis_threads_acquire" = fn();
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
+    leave_uncounted: "trellis_threads_leave_uncounted" = fn();
+    claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize);
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }
 
@@ -132,7 +141,7 @@ pub(crate) fn open() -> Result<(), String> {
         let why = unsafe { libc::dlerror().as_ref() }.map(|why| unsafe { CStr::from_ptr(why) }.to_string_lossy());
         return Err(format!("{} cannot be loaded: {}", file.display(), why.unwrap_or_default()));
     }
-    find_all(library).map_err(|missing| {
+    find_all(library).and_then(|()| whole::find_all(library)).map_err(|missing| {
         format!("{} has no function {missing}; install it and libtrellis_threads.so from one package", file.display())
     })
 }

@@ -18,7 +18,7 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{early, keys, memory, openmp, relaxed, streams, system_calls, threads};
+use crate::{early, faults, keys, memory, openmp, relaxed, streams, system_calls, threads, whole};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -128,6 +128,7 @@ pub(crate) unsafe fn start_main(
     context::begin(begin.rooms, begin.room_bytes);
     block_signals();
     system_calls::begin(begin.images, begin.image_count);
+    faults::begin(&begin);
     openmp::begin();
     if begin.node != 0 {
         threads::serve();
@@ -245,10 +246,18 @@ pub(crate) unsafe fn at_first_node(function: *mut c_void, arguments: [usize; 6])
     if node() != 0 {
         return system_calls::call_at_first_node(function, arguments);
     }
-    let [a, b, c, d, e, f] = arguments;
-    type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
     // SAFETY: the caller's promise.
-    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(function) };
+    unsafe { called(function, arguments) }
+}
+
+/// Calls a function of the C library at this node, with memory on which system calls may not wait.
+///
+/// # Safety
+/// The function takes these arguments.
+pub(crate) unsafe fn called(function: *mut c_void, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+    // SAFETY: the caller's promise; the other function takes the same.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(whole::instead_of(function)) };
     function(a, b, c, d, e, f)
 }
 
@@ -361,7 +370,7 @@ pub(crate) fn set_signal_mask(mask: u64) {
     let mut set = MaybeUninit::<sigset_t>::zeroed();
     // SAFETY: the C library's set begins with the kernel's 64 bits; all bytes of it are set.
     unsafe {
-        set.as_mut_ptr().cast::<u64>().write_unaligned(mask);
+        set.as_mut_ptr().cast::<u64>().write_unaligned(mask & !faults::UNBLOCKED);
         libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), null_mut());
     }
 }

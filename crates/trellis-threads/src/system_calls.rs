@@ -21,7 +21,7 @@ use crate::context::{self, aside};
 use crate::control::ROOM_BYTES;
 use crate::control::{SLOTS, record};
 use crate::time::FOREVER;
-use crate::{conditions, memory, processors, runtime, start, threads};
+use crate::{conditions, faults, memory, processors, runtime, start, threads, whole};
 
 /// Values of the byte at which the kernel looks (linux/prctl.h).
 const ALLOW: u8 = 0;
@@ -138,13 +138,19 @@ fn place_of(number: i64) -> Place {
     }
 }
 
+/// Whether the kernel uses the memory of such calls when they have returned.
+fn is_asynchronous(number: i64) -> bool {
+    [libc::SYS_io_uring_setup, libc::SYS_io_setup].contains(&number)
+}
+
 /// A system call with its arguments.
-type Arguments = [usize; 6];
+pub(crate) type Arguments = [usize; 6];
 
 /// The calling thread of the program has just begun: from now on its system calls come to [`trapped`], unless this is the
 /// only node.
 pub(crate) fn begin_thread() {
     if start::nodes() > 1 {
+        faults::begin_thread(context::own_slot());
         trap_all();
     }
 }
@@ -199,14 +205,14 @@ fn handle() {
     unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = trapped as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
         set_action(libc::SIGSYS, action);
     }
 }
 
 /// An action as the kernel has it.
 #[repr(C)]
-struct KernelAction {
+pub(crate) struct KernelAction {
     handler: usize,
     flags: u64,
     restorer: usize,
@@ -214,17 +220,48 @@ struct KernelAction {
 }
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// rt_sigaction(2) with a way back from the handler that lies in this library, whose system calls pass.
+impl From<&libc::sigaction> for KernelAction {
+    /// The action, with a way back from the handler that lies in this library, whose system calls pass.
+    fn from(action: &libc::sigaction) -> KernelAction {
+        KernelAction {
+            handler: action.sa_sigaction,
+            flags: action.sa_flags as u32 as u64 | SA_RESTORER,
+            restorer: way_back as *const () as usize,
+            // SAFETY: the C library's set begins with the kernel's 64 bits.
+            mask: unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() } & !faults::UNBLOCKED,
+        }
+    }
+}
+
+impl From<KernelAction> for libc::sigaction {
+    fn from(action: KernelAction) -> libc::sigaction {
+        // SAFETY: an action that is zero is valid, and the C library's set begins with the kernel's 64 bits.
+        unsafe {
+            let mut plain = std::mem::zeroed::<libc::sigaction>();
+            plain.sa_sigaction = action.handler;
+            plain.sa_flags = (action.flags & !SA_RESTORER) as c_int;
+            (&raw mut plain.sa_mask).cast::<u64>().write_unaligned(action.mask);
+            plain
+        }
+    }
+}
+
+/// The present action of a signal.
+pub(crate) fn action_of(signal: c_int) -> libc::sigaction {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: room for the answer.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    }
+}
+
+/// rt_sigaction(2), for a handler of this library.
 ///
 /// # Safety
 /// As sigaction(2).
-unsafe fn set_action(signal: c_int, action: &libc::sigaction) {
-    let kernel = KernelAction {
-        handler: action.sa_sigaction,
-        flags: action.sa_flags as u64 | SA_RESTORER,
-        restorer: way_back as *const () as usize,
-        mask: 0,
-    };
+pub(crate) unsafe fn set_action(signal: c_int, action: &libc::sigaction) {
+    let kernel = KernelAction::from(action);
     // SAFETY: the caller's promise; the structure is the kernel's.
     unsafe { call(libc::SYS_rt_sigaction, [signal as usize, (&raw const kernel) as usize, 0, 8, 0, 0]) };
 }
@@ -243,7 +280,7 @@ unsafe extern "C" fn way_back() {
 /// # Safety
 /// As the system call.
 #[inline(never)]
-unsafe fn call(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
+pub(crate) unsafe fn call(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
     let answer: isize;
     // SAFETY: the caller's promise.
     unsafe {
@@ -364,7 +401,10 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
     }
     let place = match place_of(number) {
         Place::FirstNode if start::node() == 0 => Place::Here,
-        Place::Nowhere(_) if start::node() == 0 => Place::Here,
+        // The kernel would use memory on which it cannot wait.
+        Place::Nowhere(_) if start::node() == 0 && !(is_asynchronous(number) && faults::are_served_in_thread()) => {
+            Place::Here
+        }
         place => place,
     };
     match place {
@@ -391,8 +431,9 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
             0
         }
         Place::Here if number == libc::SYS_getpid => processors::process() as isize,
+        Place::Here if number == libc::SYS_sigaltstack => faults::alternate_stack(slot, arguments),
         // SAFETY: as the program makes it.
-        Place::Here => unsafe { call(number, arguments) },
+        Place::Here => unsafe { whole::made(number, arguments) },
     }
 }
 
@@ -427,8 +468,8 @@ pub(crate) fn is_shared(address: usize) -> bool {
     images.iter().any(|&[start, end]| (start..end).contains(&address))
 }
 
-/// rt_sigprocmask(2) on the mask that the kernel restores when the handler returns. SIGSYS is never blocked: the kernel
-/// would end the process at the next system call.
+/// rt_sigprocmask(2) on the mask that the kernel restores when the handler returns. Signals of faults
+/// and SIGSYS are never blocked: the kernel would end the process at the next fault or system call.
 fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize {
     if bytes != size_of::<u64>() {
         return -(libc::EINVAL as isize);
@@ -442,7 +483,7 @@ fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize 
             libc::SIG_UNBLOCK => before & !set,
             libc::SIG_SETMASK => set,
             _ => return -(libc::EINVAL as isize),
-        } & !(1 << (libc::SIGSYS - 1));
+        } & !faults::UNBLOCKED;
     }
     if old != 0 {
         // SAFETY: the program's place for the answer.
@@ -453,6 +494,9 @@ fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize 
 
 /// rt_sigaction(2), but the handler returns through this library, whose system calls pass, and lets SIGSYS through.
 fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
+    if signal as c_int == libc::SIGBUS && faults::are_served_in_thread() {
+        return faults::action(action, old);
+    }
     if action == 0 || signal as c_int == libc::SIGSYS {
         // SAFETY: as the program makes it.
         return unsafe { call(libc::SYS_rt_sigaction, [signal, 0, old, bytes, 0, 0]) };
@@ -461,7 +505,7 @@ fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
     let mut changed = unsafe { (action as *const KernelAction).read_unaligned() };
     changed.flags |= SA_RESTORER;
     changed.restorer = way_back as *const () as usize;
-    changed.mask &= !(1 << (libc::SIGSYS - 1));
+    changed.mask &= !faults::UNBLOCKED;
     // SAFETY: as the program makes it, with another action.
     unsafe { call(libc::SYS_rt_sigaction, [signal, (&raw const changed) as usize, old, bytes, 0, 0]) }
 }
@@ -510,6 +554,7 @@ pub(crate) fn make_deputies() {
 /// The deputy of the threads of a slot: makes their system calls, for as long as the program runs.
 extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
     start::block_signals();
+    runtime::leave_uncounted();
     let record = record(slot as usize);
     loop {
         runtime::semaphore_wait((&raw const record.called) as usize, FOREVER);
@@ -518,13 +563,11 @@ extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
         // SAFETY: as a thread of the program makes it, whose memory this is.
         let answer = unsafe {
             if number < SYSTEM_CALLS_MAX {
-                call(number, arguments)
+                whole::made(number, arguments)
             } else {
-                let [a, b, c, d, e, f] = arguments;
-                type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
                 // A child begins with the signals of the thread that makes it.
                 start::set_signal_mask(record.mask.load(Ordering::Relaxed));
-                let answer = std::mem::transmute::<usize, Function>(number as usize)(a, b, c, d, e, f);
+                let answer = start::called(number as usize as *mut c_void, arguments);
                 start::block_signals();
                 answer
             }

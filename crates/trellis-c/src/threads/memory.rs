@@ -11,13 +11,13 @@ use trellis::{Heap, HeapError, Home, Padding};
 
 use super::{cluster, stop};
 
-/// Memory for `malloc` and its family; 0 if there is none. With `zeroed`, all of it is zero. With `relaxed`, it may lie
-/// where memory is under release consistency.
+/// Memory for `malloc` and its family; 0 if there is none. With `zeroed`, all of it is zero. With `upper`, it
+/// lies in the upper part of the heap, if there is room.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_threads_allocate(bytes: usize, alignment: usize, zeroed: bool, relaxed: bool) -> usize {
+pub extern "C" fn trellis_threads_allocate(bytes: usize, alignment: usize, zeroed: bool, upper: bool) -> usize {
     let Ok(layout) = Layout::from_size_align(bytes.max(1), alignment.max(16)) else { return 0 };
     let heap = cluster().heap();
-    if relaxed && let Some(block) = allocate(heap.under_release_consistency(), layout, zeroed) {
+    if upper && let Some(block) = allocate(heap.in_last_range(), layout, zeroed) {
         return block;
     }
     allocate(heap, layout, zeroed).unwrap_or(0)

@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use trellis::config::Protocol;
+
 use super::start::PAGE_BYTES;
 use super::symbols::Variable;
 use crate::layout::{Object, objects};
@@ -79,12 +81,23 @@ impl Rules {
     }
 }
 
-/// The protocols of the region's parts, as the key `coherence_ranges` has them. The heap begins at `heap_at`.
-pub(super) fn coherence_ranges(relaxed: &[Range<usize>], heap_at: usize, region_bytes: usize) -> String {
-    let border = (heap_at + region_bytes.saturating_sub(heap_at) / 2).next_multiple_of(BORDER_BYTES);
-    let heap = (border < region_bytes).then_some(border..region_bytes);
-    let texts = relaxed.iter().cloned().chain(heap).map(|part| format!("{}-{}={PROTOCOL}", part.start, part.end));
-    texts.collect::<Vec<_>>().join(",")
+/// Where the upper part of the heap begins, which begins at `heap_at`.
+pub(super) fn border(heap_at: usize, region_bytes: usize) -> usize {
+    (heap_at + region_bytes.saturating_sub(heap_at) / 2).next_multiple_of(BORDER_BYTES).min(region_bytes)
+}
+
+/// The protocols of the region's parts, as the key `coherence_ranges` has them. Without `relaxed` variables, all have the
+/// same.
+pub(super) fn coherence_ranges(
+    relaxed: Option<&[Range<usize>]>,
+    strict: Protocol,
+    heap_at: usize,
+    region_bytes: usize,
+) -> String {
+    let protocol = if relaxed.is_some() { PROTOCOL.to_owned() } else { strict.to_string() };
+    let upper = border(heap_at, region_bytes)..region_bytes;
+    let parts = relaxed.unwrap_or_default().iter().cloned().chain((!upper.is_empty()).then_some(upper));
+    parts.map(|part| format!("{}-{}={protocol}", part.start, part.end)).collect::<Vec<_>>().join(",")
 }
 
 /// Whether a name is one that a pattern means, in which a star stands for any letters.
@@ -133,11 +146,11 @@ mod tests {
 
     #[test]
     fn the_upper_half_of_the_heap_is_relaxed() {
-        let text = coherence_ranges(&[0x1000..0x5000, 0x9000..0xa000], 1 << 30, 64 << 30);
         let border: usize = ((1usize << 30) + (63usize << 29)).next_multiple_of(BORDER_BYTES);
-        assert_eq!(
-            text,
-            format!("4096-20480=hlrc(adaptive),36864-40960=hlrc(adaptive),{border}-{}=hlrc(adaptive)", 64usize << 30)
-        );
+        let strict = "ivy".parse().expect("a protocol");
+        let text = coherence_ranges(Some(&[0x1000..0x5000, 0x9000..0xa000]), strict, 1 << 30, 64 << 30);
+        let upper = format!("{border}-{}", 64usize << 30);
+        assert_eq!(text, format!("4096-20480=hlrc(adaptive),36864-40960=hlrc(adaptive),{upper}=hlrc(adaptive)"));
+        assert_eq!(coherence_ranges(None, strict, 1 << 30, 64 << 30), format!("{upper}=ivy"));
     }
 }

@@ -3,11 +3,12 @@
 //! Promises: when [`trellis_threads_begin`] returns, the variables of the program and its libraries are in the region, at
 //! their own addresses, with the contents that they had at node 0.
 
+use std::ffi::{c_char, c_int};
 use std::ops::Range;
 
 use trellis::config::{Catch, Config, ConfigError, Sources};
 use trellis::launch::EXIT_CONFIGURATION;
-use trellis::memory::{Catcher, Piece, probe};
+use trellis::memory::{Catcher, Parts, Piece, choose, probe};
 use trellis::record::Area;
 use trellis::{Cluster, JoinError};
 
@@ -16,6 +17,10 @@ use super::symbols::{Variable, variables};
 use super::{PROGRAM, Program, bindings, cluster, patiently, stop};
 use crate::addresses::OWN_NUMBERS;
 use crate::layout::Layout;
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
 
 /// The program and its cluster, for the library that is loaded first. Offsets and sizes are in bytes.
 #[repr(C)]
@@ -44,15 +49,22 @@ pub struct Begin {
     /// how many.
     images: usize,
     image_count: usize,
-    /// The functions with which libraries of the process allocate, and those that they are to use where some of the memory
-    /// is relaxed: pairs of addresses, which the caller sets.
+    /// The functions with which libraries of the process allocate, and those that they are to use: pairs of addresses,
+    /// which the caller sets.
     strict: usize,
     strict_count: usize,
-    /// The least size of a block that is relaxed; the largest number if no memory is.
-    relaxed_bytes_min: usize,
+    /// The least size of a block of the program that lies in the upper part of the heap.
+    upper_bytes_min: usize,
+    /// Whether some of the memory is relaxed.
+    is_relaxed: usize,
+    /// The memory of the region on which system calls wait: its address and size. On the rest they fail if
+    /// `serves_in_thread`, because the thread that touches it serves the fault itself.
+    queued: usize,
+    queued_bytes: usize,
+    serves_in_thread: usize,
 }
 
-const VERSION: usize = 3;
+const VERSION: usize = 4;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;
@@ -60,10 +72,9 @@ const BARRIER: u64 = OWN_NUMBERS;
 const OBJECTS_BYTES_MAX: usize = 1 << 20;
 
 /// Keys with other defaults under a program with threads.
-const DEFAULTS: [(&str, &str); 4] = [
+const DEFAULTS: [(&str, &str); 3] = [
     ("region_bytes", "64GiB"),
     ("reserve", "overcommit"),
-    ("catch", "handler"),
     // A week, which is the most that can be said: a thread may wait for another one for as long as that computes.
     ("wait_seconds_max", "604800"),
 ];
@@ -90,7 +101,7 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let rules = Rules::of_environment().unwrap_or_else(|error| refuse(&error));
     // SAFETY: the caller's pairs.
     let strict = unsafe { std::slice::from_raw_parts(begin.strict as *const [usize; 2], begin.strict_count) };
-    if let Err(error) = bindings::bind_libraries(if rules.is_some() { strict } else { &[] }) {
+    if let Err(error) = bindings::bind_libraries(strict) {
         refuse(&format!("the functions of libraries cannot be bound: {error}"));
     }
     let mut layout = Layout::of_this_process();
@@ -114,7 +125,15 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let relaxed = rules.as_ref().map(|rules| offsets(&rules.pages(&variables), &layout.images));
     let unknown = rules.as_ref().map_or(Vec::new(), |rules| rules.unknown(&variables));
     let config = configuration(heap_at, relaxed.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
-    let joined = match Cluster::join_in_pieces(config, &pieces) {
+    let serves_in_thread = config.catch == Catch::Signal;
+    let region_bytes = config.region_bytes;
+    let queued = control_at..relaxed::border(heap_at, region_bytes);
+    // A child that has not executed its program yet looks at this variable, and cannot serve a fault.
+    let environment = page_of(&raw const environ as usize);
+    let mut all_queued = offsets(std::slice::from_ref(&environment), &layout.images);
+    all_queued.push(queued.clone());
+    let parts = Parts { pieces, queued: all_queued };
+    let joined = match Cluster::join_in_parts(config, &parts) {
         Ok(joined) => joined,
         Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
         Err(error) => stop(error),
@@ -129,6 +148,9 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
             trellis::complain(format_args!("--sequential: the program has no variable with the name {pattern}"));
         }
     }
+    if serves_in_thread {
+        make_calls_whole(&layout.images, [base + of_pieces..base + control_at, base + queued.end..base + region_bytes]);
+    }
     agree(&layout, base + objects_at);
     take_over(&layout.images);
     begin.node = cluster().node();
@@ -139,7 +161,10 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     begin.stacks = base + stacks_at;
     let images: Vec<[usize; 2]> = layout.images.iter().map(|pages| [pages.start, pages.end]).collect();
     begin.image_count = images.len();
-    begin.relaxed_bytes_min = rules.map_or(usize::MAX, |rules| rules.bytes_min);
+    begin.is_relaxed = rules.is_some().into();
+    begin.upper_bytes_min = rules.map_or(0, |rules| rules.bytes_min);
+    (begin.queued, begin.queued_bytes) = (base + queued.start, queued.len());
+    begin.serves_in_thread = serves_in_thread.into();
     // They are asked for as long as the process lives.
     begin.images = images.leak().as_ptr() as usize;
 }
@@ -155,8 +180,14 @@ fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Con
         }
     }
     let read = sources.clone().load()?;
-    if read.catch != Catch::Handler {
-        refuse("trellis threads needs the catcher `handler`, with which stacks can be shared; leave the key catch out");
+    match read.catch {
+        Catch::Mprotect => refuse("stacks cannot be shared with the catcher `mprotect`; leave the key catch out"),
+        Catch::Auto => {
+            // A single node has no faults that wait, and its system calls go to the kernel directly.
+            let catch = if read.nodes.len() > 1 && works_in_thread() { Catcher::Signal } else { Catcher::Handler };
+            sources = sources.set_by_program(format!("catch={catch}"));
+        }
+        Catch::Signal | Catch::Handler => {}
     }
     if read.has_release_consistency() {
         refuse(
@@ -166,14 +197,53 @@ fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Con
     }
     let region_bytes = read.region_bytes;
     let mut sources = sources.set_by_program(format!("heap_bytes={}", region_bytes.saturating_sub(heap_at)));
-    if let Some(relaxed) = relaxed {
-        let ranges = relaxed::coherence_ranges(relaxed, heap_at, region_bytes);
-        if !ranges.is_empty() && !said.contains_key("home") {
-            sources = sources.set_by_program("home=migrating".to_owned());
-        }
+    if relaxed.is_some() && !said.contains_key("home") {
+        sources = sources.set_by_program("home=migrating".to_owned());
+    }
+    if !said.contains_key("coherence_ranges") {
+        let ranges = relaxed::coherence_ranges(relaxed, read.coherence, heap_at, region_bytes);
         sources = sources.set_by_program(format!("coherence_ranges={ranges}"));
     }
     sources.load()
+}
+
+/// Whether threads can serve their faults themselves here.
+fn works_in_thread() -> bool {
+    choose(Some(Catcher::Signal), &probe()).is_ok()
+}
+
+/// The page of an address.
+fn page_of(address: usize) -> Range<usize> {
+    let start = address & !(PAGE_BYTES - 1);
+    start..start + PAGE_BYTES
+}
+
+/// Lets the functions of `trellis-calls` give the kernel private memory in place of the memory in these ranges.
+fn make_calls_whole(images: &[Range<usize>], others: [Range<usize>; 2]) {
+    for range in images.iter().chain(&others).filter(|range| !range.is_empty()) {
+        // SAFETY: the region stays mapped for as long as the process lives, and so does the function.
+        if !unsafe { trellis_calls::__trellis_calls_watch(range.start, range.len(), claim) } {
+            refuse("the program has more libraries than system calls can be made whole for; set catch=handler");
+        }
+    }
+}
+
+unsafe extern "C" fn claim(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> bool {
+    // SAFETY: the caller's promise, as that of sigaction(2).
+    unsafe { trellis::memory::claim_signal(signal, action, before) }
+}
+
+/// The calling thread is none of the program's.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_leave_uncounted() {
+    Cluster::leave_thread_uncounted();
+}
+
+/// rt_sigaction(2) for a signal with which faults arrive: the action gets what is no fault of the region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_threads_claim_signal(signal: c_int, action: usize, before: usize) {
+    // SAFETY: the caller's structures, or null.
+    unsafe { claim(signal, action as *const libc::sigaction, before as *mut libc::sigaction) };
 }
 
 /// Names what lies in the region, for the record and for advice.

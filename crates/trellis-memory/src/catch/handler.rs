@@ -34,8 +34,9 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    pub(super) fn prepare(places: Places, page_bytes: usize, file: &Memfd) -> Result<Handler, String> {
-        let pages = Userfault::prepare(places, page_bytes, file, false)?;
+    /// It catches faults in these parts of the view, and in pieces that it is to watch.
+    pub(super) fn prepare(places: Places, parts: &[Span], page_bytes: usize, file: &Memfd) -> Result<Handler, String> {
+        let pages = Userfault::prepare(places, parts, page_bytes, file, false)?;
         let either = match pages.marks() {
             None => None,
             Some(marks) => {
@@ -82,7 +83,7 @@ impl Catch for Handler {
 
     fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS] {
         let [faults, marks, pagemap] = self.pages.descriptors();
-        [faults, marks, pagemap, self.either.as_ref().map(Readiness::number)]
+        [faults, marks, pagemap, self.either.as_ref().map(Readiness::number), None, None, None]
     }
 
     fn system_calls_wait(&self) -> bool {

@@ -31,12 +31,14 @@
 //! the suite in `tests/conformance.rs`.
 
 mod handler;
+mod mixed;
 mod mprotect;
 mod pages;
 mod signal;
 mod userfault;
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 
@@ -169,19 +171,23 @@ pub(crate) trait Catch: Send + Sync {
 }
 
 /// The maximum number of a catcher's descriptors.
-pub(crate) const DESCRIPTORS: usize = 4;
+pub(crate) const DESCRIPTORS: usize = 7;
 
 /// Creates the catcher of a region whose application view has its pages at `places`. From now on they are *none*,
-/// except those of pieces, which [`Catch::watch`] adds. `file` holds the bytes and must outlive the catcher.
+/// except those of pieces, which [`Catch::watch`] adds. The faults of the pages `queued` are queued, if the catcher uses
+/// userfaultfd. `file` holds the bytes and must outlive the catcher.
 pub(crate) fn prepare(
     catcher: Catcher,
     places: Places,
+    queued: &[Range<usize>],
     page_bytes: usize,
     file: &Memfd,
 ) -> Result<Box<dyn Catch>, String> {
+    let whole = places.whole();
     Ok(match catcher {
-        Catcher::Signal => Box::new(signal::Signal::prepare(places, page_bytes, file)?),
-        Catcher::Handler => Box::new(handler::Handler::prepare(places, page_bytes, file)?),
+        Catcher::Signal if !queued.is_empty() => Box::new(mixed::Mixed::prepare(places, queued, page_bytes, file)?),
+        Catcher::Signal => Box::new(signal::Signal::prepare(places, &[whole], page_bytes, file)?),
+        Catcher::Handler => Box::new(handler::Handler::prepare(places, &[whole], page_bytes, file)?),
         Catcher::Mprotect => Box::new(mprotect::Mprotect),
     })
 }

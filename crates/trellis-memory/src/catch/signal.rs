@@ -27,8 +27,9 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    pub(super) fn prepare(places: Places, page_bytes: usize, file: &Memfd) -> Result<Signal, String> {
-        Ok(Signal { pages: Userfault::prepare(places, page_bytes, file, true)? })
+    /// It catches faults in these parts of the view, and in pieces that it is to watch.
+    pub(super) fn prepare(places: Places, parts: &[Span], page_bytes: usize, file: &Memfd) -> Result<Signal, String> {
+        Ok(Signal { pages: Userfault::prepare(places, parts, page_bytes, file, true)? })
     }
 }
 
@@ -65,7 +66,7 @@ impl Catch for Signal {
 
     fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS] {
         let [faults, marks, pagemap] = self.pages.descriptors();
-        [faults, marks, pagemap, None]
+        [faults, marks, pagemap, None, None, None, None]
     }
 
     fn system_calls_wait(&self) -> bool {

@@ -60,15 +60,24 @@ struct Marks {
 }
 
 impl Userfault {
-    /// Opens the userfaultfds, tests them on separate pages, and registers the view for faults.
-    pub(super) fn prepare(places: Places, page_bytes: usize, file: &Memfd, signal: bool) -> Result<Userfault, String> {
+    /// Opens the userfaultfds, tests them on separate pages, and registers parts of the view for faults.
+    /// Of the pages from the base on, those of `parts` are its own.
+    pub(super) fn prepare(
+        places: Places,
+        parts: &[Span],
+        page_bytes: usize,
+        file: &Memfd,
+        signal: bool,
+    ) -> Result<Userfault, String> {
         let view = places.whole();
         let marks = Marks::prepare(view.bytes / page_bytes, file, signal);
         let faults = if marks.is_some() { Uffd::open_movable(signal)? } else { Uffd::open(signal)? };
         uffd::try_out(&faults)?;
-        faults
-            .register(view.start, view.bytes)
-            .map_err(|error| format!("UFFDIO_REGISTER of the region failed ({error}); run `trellis doctor`"))?;
+        for part in parts {
+            faults
+                .register(part.start, part.bytes)
+                .map_err(|error| format!("UFFDIO_REGISTER of the region failed ({error}); run `trellis doctor`"))?;
+        }
         let has_pieces = AtomicBool::new(places.pieces().next().is_none());
         Ok(Userfault { places, page_shift: page_bytes.trailing_zeros(), faults, marks, has_pieces })
     }

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use trellis_memory::{
-    Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Piece, Region, RegionOptions, Reserve, choose, probe,
+    Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Parts, Piece, Region, RegionOptions, Reserve, choose,
+    probe,
 };
 use trellis_testing::{Need, skip};
 
@@ -95,11 +96,21 @@ pub(crate) struct Plan {
     pub(crate) remote: Option<fn(usize) -> u8>,
     /// Pages at addresses of their own, in memory that the test gives away.
     pub(crate) pieces: &'static [Piece],
+    /// Pages whose faults are queued: the first ones, and those behind the last.
+    pub(crate) queued: &'static [(usize, usize)],
 }
 
 impl Plan {
     pub(crate) fn of(catcher: Catcher) -> Plan {
-        Plan { catcher, bytes: 1 << 20, page_bytes: 4096, reserve: Reserve::Lazy, remote: None, pieces: &[] }
+        Plan {
+            catcher,
+            bytes: 1 << 20,
+            page_bytes: 4096,
+            reserve: Reserve::Lazy,
+            remote: None,
+            pieces: &[],
+            queued: &[],
+        }
     }
 }
 
@@ -117,7 +128,8 @@ impl World {
             catcher: plan.catcher,
             reserve: plan.reserve,
         };
-        let region = Region::create_in_pieces(&options, plan.pieces);
+        let queued = plan.queued.iter().map(|(first, end)| first * plan.page_bytes..end * plan.page_bytes).collect();
+        let region = Region::create_in_parts(&options, &Parts { pieces: plan.pieces.to_vec(), queued });
         let region = Arc::new(region.unwrap_or_else(|error| panic!("{error}")));
         let pages = region.pages();
         let peer = Arc::new(Peer {

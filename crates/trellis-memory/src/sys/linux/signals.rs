@@ -243,12 +243,16 @@ fn call_application(
     info: *mut siginfo_t,
     context: *mut ucontext_t,
 ) {
+    // Signals of faults stay unblocked: the handler may touch a region.
+    let of_faults = [(&SEGMENTATION, libc::SIGSEGV), (&BUS, libc::SIGBUS)];
+    let needed = of_faults.iter().filter(|(claim, _)| claim.needed.load(Ordering::SeqCst));
+    let needed = needed.fold(0, |bits, (_, signal)| bits | bit(*signal));
     let own = if action.flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
     // The signals are blocked as if the kernel had called the handler: those that were blocked at the fault, and those
     // that the handler requested. SAFETY: the kernel passed a valid context, whose signal set starts with the kernel's
     // 64 bits.
     let interrupted = unsafe { (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().read_unaligned() };
-    let before = change_mask(libc::SIG_SETMASK, interrupted | action.mask | own);
+    let before = change_mask(libc::SIG_SETMASK, (interrupted | action.mask | own) & !needed);
     if action.flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the application installed a function of this type with SA_SIGINFO.
         let call: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };

@@ -17,7 +17,7 @@ pub const REGIONS_MAX: usize = 64;
 const PIECES_MAX: usize = 2048;
 
 /// The maximum number of a region's descriptors: its bytes, and what its catcher uses.
-pub(crate) const DESCRIPTORS: usize = 5;
+pub(crate) const DESCRIPTORS: usize = 1 + crate::catch::DESCRIPTORS;
 
 /// One slot of the table.
 pub(crate) struct Watch {

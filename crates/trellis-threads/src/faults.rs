@@ -1,0 +1,138 @@
+//! Faults of threads of the program, which they serve themselves where the catcher is `signal`.
+//!
+//! The kernel turns such a fault into SIGBUS. The handler is that of `libtrellis.so`, called on private memory: serving
+//! takes locks of Trellis, and the stack and the thread-local variables of the thread can be taken away from it.
+//!
+//! Promises: a fault of the region is served wherever the program's code or this library makes it, as long as the thread
+//! has its private memory. Any other SIGBUS goes to the program's own handler, on the program's memory.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::context::{self, aside};
+use crate::control::SLOTS;
+use crate::runtime::{self, Begin};
+use crate::system_calls::{self, Arguments, KernelAction, call};
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// Signals that are never blocked: the kernel ends a process whose fault is a blocked signal.
+pub(crate) const UNBLOCKED: u64 = bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS);
+
+/// The memory on which system calls wait: its address and size.
+static QUEUED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// The handler of `libtrellis.so`; 0 where threads do not serve their faults.
+static SERVE: AtomicUsize = AtomicUsize::new(0);
+
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Takes over the signal, if threads are to serve their faults.
+pub(crate) fn begin(begin: &Begin) {
+    if begin.serves_in_thread == 0 {
+        return;
+    }
+    QUEUED.0.store(begin.queued, Ordering::Relaxed);
+    QUEUED.1.store(begin.queued_bytes, Ordering::Relaxed);
+    let mut action = system_calls::action_of(libc::SIGBUS);
+    SERVE.store(action.sa_sigaction, Ordering::Release);
+    action.sa_sigaction = faulted as Handler as usize;
+    action.sa_flags |= libc::SA_ONSTACK;
+    // SAFETY: the handler keeps to what a handler may do.
+    unsafe { system_calls::set_action(libc::SIGBUS, &action) };
+}
+
+/// Whether threads of the program serve their faults.
+pub(crate) fn are_served_in_thread() -> bool {
+    SERVE.load(Ordering::Acquire) != 0
+}
+
+/// The size of the alternate stacks. Handlers of system calls and faults run there, and those of the program that want one.
+const STACK_BYTES: usize = 256 << 10;
+/// The kernel leaves the stack alone while a handler runs (sigaltstack(2)), which may be on another one meanwhile.
+const SS_AUTODISARM: c_int = 1 << 31;
+
+/// The alternate stacks of threads, which are kept for the next thread of the slot; 0 where there is none yet.
+static STACKS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
+/// What each thread said of its alternate stack: address, size, and whether it has one.
+static SAID: [[AtomicUsize; 3]; SLOTS] = [const { [const { AtomicUsize::new(0) }; 3] }; SLOTS];
+
+/// The calling thread gets an alternate stack of private memory: its own stack may lie on a page that is not here, such as
+/// that of a coroutine in the heap.
+pub(crate) fn begin_thread(slot: usize) {
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    SAID[slot][2].store(0, Ordering::Relaxed);
+    // SAFETY: a new mapping, which belongs to the slot for as long as the process lives; the structure is the kernel's.
+    unsafe {
+        let mut stack = STACKS[slot].load(Ordering::Relaxed);
+        if stack == 0 {
+            let made = call(libc::SYS_mmap, [0, STACK_BYTES, access as usize, kind as usize, usize::MAX, 0]);
+            if made < 0 {
+                runtime::stop("there is no memory for the stack of signal handlers");
+            }
+            stack = made as usize;
+            STACKS[slot].store(stack, Ordering::Relaxed);
+        }
+        let stack = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: SS_AUTODISARM, ss_size: STACK_BYTES };
+        call(libc::SYS_sigaltstack, [(&raw const stack) as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// sigaltstack(2): the thread keeps the alternate stack that it has, and sees what it said.
+pub(crate) fn alternate_stack(slot: usize, [new, old, ..]: Arguments) -> isize {
+    let said = &SAID[slot];
+    // SAFETY: the structures of the program.
+    unsafe {
+        if old != 0 {
+            let [address, bytes, is_there] = [0, 1, 2].map(|index: usize| said[index].load(Ordering::Relaxed));
+            let flags = if is_there == 0 { libc::SS_DISABLE } else { 0 };
+            let stack = libc::stack_t { ss_sp: address as *mut c_void, ss_flags: flags, ss_size: bytes };
+            (old as *mut libc::stack_t).write(stack);
+        }
+        if new != 0 {
+            let new = (new as *const libc::stack_t).read();
+            let is_there = usize::from(new.ss_flags & libc::SS_DISABLE == 0);
+            for (place, value) in said.iter().zip([new.ss_sp as usize, new.ss_size, is_there]) {
+                place.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+    0
+}
+
+/// rt_sigaction(2) for SIGBUS: what is no fault of the region goes to this action.
+pub(crate) fn action(new: usize, old: usize) -> isize {
+    let plain = |action: KernelAction| libc::sigaction::from(action);
+    // SAFETY: the structures of the program, as the kernel has them.
+    unsafe {
+        let new = (new != 0).then(|| plain((new as *const KernelAction).read_unaligned()));
+        let mut before = std::mem::zeroed::<libc::sigaction>();
+        let new = new.as_ref().map_or(0, |new| std::ptr::from_ref(new) as usize);
+        runtime::claim_signal(libc::SIGBUS, new, (&raw mut before) as usize);
+        if old != 0 {
+            (old as *mut KernelAction).write_unaligned(KernelAction::from(&before));
+        }
+    }
+    0
+}
+
+/// Whether a system call on this memory may fail, because it is the region's and the thread serves its faults.
+pub(crate) fn may_fail(address: usize) -> bool {
+    let queued = QUEUED.0.load(Ordering::Relaxed);
+    SERVE.load(Ordering::Acquire) != 0
+        && system_calls::is_shared(address)
+        && address.wrapping_sub(queued) >= QUEUED.1.load(Ordering::Relaxed)
+}
+
+extern "C" fn faulted(signal: c_int, info: *mut libc::siginfo_t, registers: *mut c_void) {
+    // SAFETY: `begin` stored a handler of this type.
+    let serve = unsafe { std::mem::transmute::<usize, Handler>(SERVE.load(Ordering::Acquire)) };
+    // SAFETY: the kernel passes a valid description; SIGBUS has an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    match context::slot() {
+        Some(_) if may_fail(address) => aside(|| serve(signal, info, registers)),
+        _ => serve(signal, info, registers),
+    }
+}
