@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::setup::{self, Needed};
 use crate::step;
-use crate::workspace::{Profile, Workspace};
+use crate::workspace::{Profile, Workspace, link};
 use crate::{demo, image, kubernetes};
 
 /// Builds `.rpm` files.
@@ -132,9 +132,11 @@ fn command_and_library_bytes(prefix: &Path) -> Result<u64> {
 /// Kubernetes.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     kubernetes::check(workspace)?;
+    let published = workspace.target.join("publish");
     let mut publish = workspace.cargo();
-    publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet"]);
-    step::command("what crates.io would get", publish.arg("--target-dir").arg(workspace.target.join("publish")))?;
+    publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet", "--target-dir"]);
+    publish.arg(&published).env("CARGO_HOME", home_of_cargo(&published.join("home"))?);
+    step::command("what crates.io would get", &mut publish)?;
     let sums = |made: &[PathBuf]| step::output(Command::new("sha256sum").args(made));
     let before = sums(&run(workspace)?)?;
     let made = run(workspace)?;
@@ -230,6 +232,24 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         kubernetes::run_containers(&system, &folder.join("pods"))
     })?;
     Ok(fs::remove_dir_all(&folder)?)
+}
+
+/// A home for cargo that has the index and the archives of the user's, and sources of its own. Cargo unpacks a version
+/// once and takes it for what it is from then on, but our crates change without another version.
+fn home_of_cargo(folder: &Path) -> Result<PathBuf> {
+    let users = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let users = users.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let users = users.context("neither CARGO_HOME nor HOME is set")?;
+    let sources = folder.join("registry/src");
+    if sources.exists() {
+        fs::remove_dir_all(&sources).with_context(|| format!("cannot remove {}", sources.display()))?;
+    }
+    for shared in ["registry/index", "registry/cache", "config.toml"] {
+        if users.join(shared).exists() {
+            link(&users.join(shared), &folder.join(shared))?;
+        }
+    }
+    Ok(folder.to_owned())
 }
 
 /// Installs the archive `$1` under a prefix, compiles the program `$2` with what pkg-config says, runs it on two nodes,
