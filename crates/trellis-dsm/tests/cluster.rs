@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use addresses::addresses;
 use support::{REGION_BYTES, on_every_kind, run, sockets, word};
 use trellis::Cluster;
-use trellis::config::Catch;
+use trellis::config::{Catch, Peers};
 use trellis::transport::links::in_process;
 use trellis::transport::{Link, Tcp};
 
@@ -379,7 +379,7 @@ fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_dif
         let start = |node: usize| {
             // Nodes of one process cannot have their regions at one address.
             let mut config = support::config(node, 2);
-            (config.nodes, config.secret_file) = (nodes.clone(), Some(secret.clone()));
+            (config.peers, config.secret_file) = (Peers::Listed(nodes.clone()), Some(secret.clone()));
             config.start_seconds_max = 3;
             scope.spawn(move || Cluster::join(config).unwrap_err().to_string())
         };

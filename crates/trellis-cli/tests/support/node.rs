@@ -24,7 +24,7 @@ pub(crate) fn act(role: &str) {
         "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
         "wait" => wait_until_asked(&cluster),
         "address" => {
-            println!("address {}", cluster.config().nodes[0]);
+            println!("address {}", cluster.config().nodes()[0]);
             std::thread::sleep(std::time::Duration::from_secs(600));
         }
         // Node 0 never comes, so all others wait in the barrier until something happens to a node.
