@@ -232,12 +232,19 @@ fn nodes_without_numbers_meet_at_a_port() {
         // Two nodes of one host, of which each takes a free one.
         ("TRELLIS_PORTS", "7200-7201"),
     ];
-    let runs = ["c2", "c1", "c2"].map(|host| come(&lab, host, "sum", &variables));
+    let elsewhere = lab.answer_elsewhere(1);
+    let runs = ["c2", "c1", "c2"].map(|host| {
+        // The others know the second host at an address that it does not have.
+        let advertised = (host == "c2").then_some(("TRELLIS_ADVERTISE", &*elsewhere));
+        let variables: Vec<_> = variables.into_iter().chain(advertised).collect();
+        come(&lab, host, "sum", &variables)
+    });
     let runs = runs.map(Run::finish);
     let mut numbers: Vec<String> = Vec::new();
     for run in &runs {
         assert_eq!(run.code, Some(0), "{run:?}");
         assert!(run.stdout.contains("sum 3\n"), "{run:?}");
+        assert!(run.stdout.contains(&elsewhere), "{run:?}");
         let up = run.stdout.split_once("up ").expect("it came").1;
         numbers.push(up.split(' ').next().expect("a number").to_owned());
     }

@@ -56,6 +56,7 @@ fn sum(cluster: &Cluster) {
     let numbers = unsafe { cluster.region().slice_mut::<u64>(0, cluster.nodes()) };
     numbers[cluster.node()] = cluster.node() as u64;
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    println!("at {}", cluster.config().nodes().join(" "));
     println!("sum {}", numbers.iter().sum::<u64>());
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }

@@ -4,6 +4,8 @@
 
 use super::{ConfigError, Home, LinkKind, NODES_MAX, Origin, Peers, Reader, Security};
 
+/// Why a host cannot have another address over `udp`.
+pub const DATAGRAMS_COME_FROM: &str = "over udp a node is known by the address from which its datagrams come";
 pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 2 << 20;
 const REGION_BYTES_MIN: usize = 64 << 10;
@@ -136,6 +138,10 @@ impl Reader {
     }
 
     fn check_link(&self) -> Result<(), ConfigError> {
+        if self.draft.config.advertise.is_some() && self.draft.config.link.has_datagrams() {
+            let sentence = format!("{DATAGRAMS_COME_FROM}; set link = auto, or leave this key out");
+            return Err(self.origin("advertise").error(sentence));
+        }
         match self.draft.config.link {
             LinkKind::Fabric { .. } if cfg!(not(feature = "fabric")) => Err(self.origin("link").error(
                 "this build has no link fabric; `cargo xtask install --prefix PREFIX --features fabric` installs one that has \

@@ -150,6 +150,16 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "advertise",
+        default: "none (an address of this host)",
+        accepted: "with an engine or a rendezvous: a name or an address, without a port",
+        meaning: "What the others call this host, where they do not reach it at an address that it has; for each host its own.",
+        apply: |draft, raw| {
+            draft.config.advertise = Some(values::name_of_host(raw)?);
+            Ok(())
+        },
+    },
+    Key {
         name: "ports",
         default: "any",
         accepted: "with an engine, a rendezvous or `--hosts`: any, or a range such as 7000-7099",

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use checks::DATAGRAMS_COME_FROM;
 pub use choices::{AcquireDrops, Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 #[cfg(not(feature = "remote"))]
@@ -34,6 +35,7 @@ pub use trellis_cluster_protocol::coherence::Protocol;
 pub use trellis_fabric_protocol::wire::address::HostPrefix;
 pub use trellis_transport::{Faults, Multicast};
 pub use values::bytes_of_text;
+pub use values::is_name_of_host;
 
 use crate::engines;
 use draft::Draft;
@@ -96,6 +98,8 @@ pub struct Config {
     pub joiners_max: usize,
     /// The network, or the interface, by which nodes of other hosts reach this one.
     pub network: Option<String>,
+    /// The name or address by which the others reach this host, if it is not one that the host knows.
+    pub advertise: Option<String>,
     /// The ports at which a node listens that finds its address itself.
     pub ports: Ports,
     /// The size of the shared region.
@@ -168,6 +172,7 @@ impl Default for Config {
             manager: 0,
             joiners_max: 0,
             network: None,
+            advertise: None,
             ports: Ports::default(),
             region_bytes: 256 << 20,
             heap_bytes: None,

@@ -267,6 +267,14 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
             "trellis.toml:1: multicast_group: only the link udp multicasts; set link = udp, or leave this key out",
         ),
         (
+            "link = \"udp\"\nadvertise = \"a.example.org\"\n",
+            "trellis.toml:2: advertise: over udp a node is known by the address from which its datagrams come; set link = auto, or leave this key out",
+        ),
+        (
+            "advertise = \"a:7000\"\n",
+            "trellis.toml:1: advertise: `a:7000` is no host; accepted: a name such as a.example.org of up to 100 letters, or an address such as 10.0.0.1 or fd00::1, without a port",
+        ),
+        (
             "link = \"udp\"\njoiners_max = 2\n",
             "trellis.toml:2: joiners_max: no process can join a running cluster over udp; set link = auto, or joiners_max = 0",
         ),

@@ -120,9 +120,10 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
     };
     let (listener, datagrams, port) =
         listen(config, address).map_err(|why| refused(format!("no port of {address} is free: {why}")))?;
-    let mine = match &network {
-        Some(interface) => Advertisement::of_interface(port, interface),
-        None => Advertisement::of_this_host(port, address.is_ipv6()),
+    let mine = match (&config.advertise, &network) {
+        (Some(name), _) => Advertisement::of_name(port, name.clone()),
+        (None, Some(interface)) => Advertisement::of_interface(port, interface),
+        (None, None) => Advertisement::of_this_host(port, address.is_ipv6()),
     };
     let mine = mine.map_err(&refused)?;
     let of_file = || config.secret_file.as_deref().map(Secret::from_file).transpose();
@@ -186,7 +187,7 @@ fn name_of(config: &Config) -> String {
 
 /// The unspecified address of IPv6, which takes connections of both kinds, or that of IPv4 if the system separates them
 /// (`bindv6only` in ip-sysctl). It is not known yet which address the others will use.
-fn everywhere() -> IpAddr {
+pub fn everywhere() -> IpAddr {
     let bound_apart = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     if bound_apart.is_ok_and(|flag| flag.trim() == "0") && TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {
         return Ipv6Addr::UNSPECIFIED.into();

@@ -196,7 +196,7 @@ pub struct RunArguments {
     join: Option<String>,
     /// Start nodes that meet the others of their job at this address, a port of one of their hosts; nothing else is
     /// needed to start them, so any scheduler can
-    #[arg(long, value_name = "HOST:PORT", requires = "nodes", conflicts_with_all = ["hosts", "hostfile", "join"])]
+    #[arg(long, value_name = "HOST:PORT", requires = "nodes", conflicts_with_all = ["hosts", "hostfile", "join", "advertise"])]
     #[arg(conflicts_with_all = ["joiners_max", "ssh", "copy"], help_heading = "Rendezvous")]
     rendezvous: Option<String>,
     /// The name of the job, so that nodes of another job are refused
