@@ -102,6 +102,8 @@ type Joined = (Arc<Node>, JoinHandle<()>);
 
 pub(crate) fn join(mut config: Config, pieces: &[Piece]) -> Result<Joined, JoinError> {
     let Inherited { mut listener, mut datagrams, mut secret, status } = Inherited::take()?;
+    // An earlier node may have been killed.
+    say_not_ready(&config).map_err(|source| JoinError::System { what: "ready_file cannot be removed", source })?;
     if let Peers::Join(address) = config.peers.clone() {
         return join_running(config, address, listener, secret, status);
     }
@@ -527,6 +529,11 @@ fn start(
                 let _ = node.close(service);
                 return Err(JoinError::Leases(sentence));
             }
+            if let Err(source) = node.say_ready() {
+                node.fail(format!("ready_file: {source}"));
+                let _ = node.close(service);
+                return Err(JoinError::System { what: "ready_file cannot be written", source });
+            }
             node.doing(Activity::Computing);
             if node.config.pin == config::Pin::Core {
                 // The service thread is not pinned: it may use the core of a thread that waits.
@@ -539,6 +546,21 @@ fn start(
             let _ = node.close(service);
             Err(JoinError::Peers(sentence))
         }
+    }
+}
+
+impl Node {
+    /// Makes the file for probes.
+    fn say_ready(&self) -> std::io::Result<()> {
+        self.config.ready_file.as_ref().map_or(Ok(()), |file| std::fs::write(file, ""))
+    }
+}
+
+/// Removes the file for probes.
+pub(crate) fn say_not_ready(config: &Config) -> std::io::Result<()> {
+    match config.ready_file.as_ref().map(std::fs::remove_file) {
+        Some(Err(error)) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

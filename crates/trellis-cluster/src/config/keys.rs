@@ -453,6 +453,16 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "ready_file",
+        default: "none",
+        accepted: "a path",
+        meaning: "A file that exists from when this node has met all others until it leaves, for probes; each node of a host has its own.",
+        apply: |draft, raw| {
+            draft.config.ready_file = Some(PathBuf::from(values::text(raw, "a path")?));
+            Ok(())
+        },
+    },
+    Key {
         name: "record",
         default: "none",
         accepted: "a folder",

@@ -153,6 +153,8 @@ pub struct Config {
     pub spin_microseconds_max: u64,
     /// The maximum number of pages that a sequential access requests at once.
     pub prefetch_pages_max: usize,
+    /// The file that exists while this node takes part in the cluster.
+    pub ready_file: Option<PathBuf>,
     /// The folder for the record of the run.
     pub record: Option<PathBuf>,
     /// The maximum number of faults that the record keeps.
@@ -199,6 +201,7 @@ impl Default for Config {
             fault_seconds_max: 120,
             spin_microseconds_max: 200,
             prefetch_pages_max: 128,
+            ready_file: None,
             record: None,
             record_faults_max: 1_000_000,
             statistics: false,
@@ -560,7 +563,8 @@ impl Reader {
     /// Makes paths in a file relative to the file, so that a configuration means the same from every folder.
     fn resolve_paths(&mut self, file: &Path) {
         let folder = file.parent().unwrap_or(Path::new(""));
-        for path in [&mut self.draft.config.secret_file, &mut self.draft.config.record].into_iter().flatten() {
+        let config = &mut self.draft.config;
+        for path in [&mut config.secret_file, &mut config.ready_file, &mut config.record].into_iter().flatten() {
             *path = folder.join(&*path);
         }
     }
