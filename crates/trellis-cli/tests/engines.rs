@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use support::hosts::{Hosts, told};
-use support::{Ended, Run, in_role, signal, wait_until};
+use support::{Ended, Run, alive, in_role, signal, wait_until};
 use trellis_testing::{Folder, are_installed};
 
 #[test]
@@ -86,6 +86,21 @@ fn a_killed_node_ends_the_job_of_open_mpi() {
     signal(run.node_pid(1), libc::SIGKILL);
     let run = run.finish();
     assert_ne!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn ctrl_c_ends_the_nodes_of_mpi() {
+    if !are_installed("ctrl_c_ends_the_nodes_of_mpi", &["mpiexec.hydra", "mpirun", "ompi_info"]) {
+        return;
+    }
+    for mut run in [engine("mpiexec.hydra", &["-n", "3"], "barrier"), mpirun(&["-n", "3"], "barrier")] {
+        run.wait_for_output("up ", 3);
+        let nodes: Vec<i32> = (0..3).map(|node| run.node_pid(node)).collect();
+        signal(run.pid(), libc::SIGINT);
+        let run = run.finish();
+        assert_ne!(run.code, Some(0), "{run:?}");
+        wait_until("no node is left", || !nodes.iter().any(|node| alive(*node)));
+    }
 }
 
 /// This executable as the tasks of a step, in a role.

@@ -99,7 +99,9 @@ pub(crate) fn run_containers(system: &Path, scratch: &Path) -> Result<()> {
             fs::write(bundle.join("config.json"), container(system, &shared, node, allows).to_string())?;
         }
         let mut shell = Command::new("unshare");
-        shell.args(["--net", "--mount-proc", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", PODS, "sh"]).arg(scratch);
+        shell
+            .args(["--net", "--mount-proc", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", PODS, "sh"])
+            .arg(scratch);
         let said = step::output(shell.stdin(Stdio::null()))?;
         if !said.contains("node 1 leaves") || !said.contains(&format!("the catcher `{catcher}` is used")) {
             bail!("two containers, userfaultfd allowed: {allows}: {said}");

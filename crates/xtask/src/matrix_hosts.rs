@@ -52,8 +52,10 @@ const WAYS: &[Way] = &[
     of_package("prterun of PRRTE", PRRTE, &["prterun", "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n", "4"]),
 ];
 const BY_SSH: &str = r#"exec "$0" run --ssh "$TRELLIS_LAB_SSH" --hosts c1,c2:2,c3 --output raw -- "$@""#;
-/// A launcher on each host. The hosts share the home folder, where the secret is.
+/// A launcher on each host. The hosts share the home folder, where the secret is. Cargo sets LD_LIBRARY_PATH, which moves
+/// libraries, and a login does not.
 const AT_RENDEZVOUS: &str = r#"
+unset LD_LIBRARY_PATH
 run="'$0' run --output raw --rendezvous '[$TRELLIS_LAB_ADDRESS]:7000' --nodes 4"
 settings="--set 'coherence=$TRELLIS_COHERENCE' --set region_bytes=$TRELLIS_REGION_BYTES"
 for host in c2 c3; do
@@ -110,7 +112,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 /// Installs a package of the Python package index into the target folder, once.
 fn install(workspace: &Workspace, package: &str) -> Result<PathBuf> {
-    let folder = workspace.target.join("engines").join(package);
+    let folder = workspace.target.join("engines").join(package.replace("==", "-"));
     let done = folder.join("done");
     if !done.is_file() {
         spelling::install_python(&folder, package)?;
