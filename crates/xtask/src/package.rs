@@ -222,7 +222,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     step::step("the .deb there: install, doctor, compile, run, remove", || {
         let mut shell = Command::new("unshare");
         shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_DEB, "sh"]);
-        shell.args([deb, &workspace.root.join("examples/hello/hello.cpp"), &system, bench]);
+        let program = folder.join("pi.cpp");
+        write(&program, program_of_readme(workspace)?.as_bytes())?;
+        shell.args([deb, &program, &system, bench]);
         // The environment of this machine is not that of the system.
         shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         step::output(&mut shell).map(drop)
@@ -273,6 +275,13 @@ fn codename() -> Result<String> {
     Ok(name.context("/etc/os-release names no release")?.to_owned())
 }
 
+/// The README's program in C++.
+fn program_of_readme(workspace: &Workspace) -> Result<String> {
+    let readme = fs::read_to_string(workspace.root.join("README.md")).context("README.md cannot be read")?;
+    let program = readme.split_once("```cpp\n").and_then(|(_, rest)| rest.split_once("```"));
+    program.map(|(program, _)| program.to_owned()).context("README.md has no program in C++")
+}
+
 /// Installs the package `$1` on the system in the folder `$3`, which has no network, and does the same with it. The
 /// package `$4` adds what measures.
 const TRY_DEB: &str = r#"
@@ -281,14 +290,14 @@ mount -t proc none "$3/proc"
 mount --rbind /dev "$3/dev"
 mkdir "$3/tmp/try"
 cp "$1" "$3/tmp/try/trellis.deb"
-cp "$2" "$3/tmp/try/hello.cpp"
+cp "$2" "$3/tmp/try/pi.cpp"
 cp "$4" "$3/tmp/try/bench.deb"
 chroot "$3" sh -e -c '
     cd /tmp/try
     dpkg -i trellis.deb
     trellis doctor
-    c++ -std=c++20 -O2 hello.cpp $(pkg-config --cflags --libs trellis) -o hello
-    trellis run -n 2 ./hello
+    c++ -std=c++20 -O2 pi.cpp $(pkg-config --cflags --libs trellis) -o pi
+    trellis run -n 4 ./pi | grep 3.14159
     [ -e /usr/share/man/man1/trellis-run.1.gz ]
     [ -z "$(dpkg --verify trellis)" ]
     ! trellis bench start 2>said
