@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use support::hosts::{Hosts, told};
-use support::{Ended, Run, in_role, signal, wait_until};
+use support::{Ended, Run, alive, in_role, signal, wait_until};
 use trellis_testing::{Folder, are_installed};
 
 #[test]
@@ -86,6 +86,21 @@ fn a_killed_node_ends_the_job_of_open_mpi() {
     signal(run.node_pid(1), libc::SIGKILL);
     let run = run.finish();
     assert_ne!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn ctrl_c_ends_the_nodes_of_mpi() {
+    if !are_installed("ctrl_c_ends_the_nodes_of_mpi", &["mpiexec.hydra", "mpirun", "ompi_info"]) {
+        return;
+    }
+    for mut run in [engine("mpiexec.hydra", &["-n", "3"], "barrier"), mpirun(&["-n", "3"], "barrier")] {
+        run.wait_for_output("up ", 3);
+        let nodes: Vec<i32> = (0..3).map(|node| run.node_pid(node)).collect();
+        signal(run.pid(), libc::SIGINT);
+        let run = run.finish();
+        assert_ne!(run.code, Some(0), "{run:?}");
+        wait_until("no node is left", || !nodes.iter().any(|node| alive(*node)));
+    }
 }
 
 /// This executable as the tasks of a step, in a role.
@@ -232,12 +247,19 @@ fn nodes_without_numbers_meet_at_a_port() {
         // Two nodes of one host, of which each takes a free one.
         ("TRELLIS_PORTS", "7200-7201"),
     ];
-    let runs = ["c2", "c1", "c2"].map(|host| come(&lab, host, "sum", &variables));
+    let elsewhere = lab.answer_elsewhere(1);
+    let runs = ["c2", "c1", "c2"].map(|host| {
+        // The others know the second host at an address that it does not have.
+        let advertised = (host == "c2").then_some(("TRELLIS_ADVERTISE", &*elsewhere));
+        let variables: Vec<_> = variables.into_iter().chain(advertised).collect();
+        come(&lab, host, "sum", &variables)
+    });
     let runs = runs.map(Run::finish);
     let mut numbers: Vec<String> = Vec::new();
     for run in &runs {
         assert_eq!(run.code, Some(0), "{run:?}");
         assert!(run.stdout.contains("sum 3\n"), "{run:?}");
+        assert!(run.stdout.contains(&elsewhere), "{run:?}");
         let up = run.stdout.split_once("up ").expect("it came").1;
         numbers.push(up.split(' ').next().expect("a number").to_owned());
     }

@@ -79,6 +79,28 @@ fn hosts_are_named_by_their_addresses() {
 }
 
 #[test]
+fn a_host_is_reached_at_an_address_that_it_does_not_have() {
+    let Some(lab) = Hosts::up("a_host_is_reached_at_an_address_that_it_does_not_have", 2) else { return };
+    let elsewhere = lab.answer_elsewhere(1);
+    let advertised = format!("c2={elsewhere}");
+    let two = ["--hosts", "c1,c2:2", "--advertise", &advertised];
+    let run = Run::start(lab.run(&[&two[..], &["sh", "-c", "echo $TRELLIS_NODES"]].concat())).finish();
+    assert!(run.code == Some(0) && run.stdout.matches(&format!("[{elsewhere}]:")).count() == 6, "{run:?}");
+    let run = lab.start_role("sum", &two).finish();
+    assert!(run.code == Some(0) && run.stdout.matches("sum 3\n").count() == 3, "{run:?}");
+    let datagrams = Run::start(lab.run(&[&two[..], &["--set", "link=udp", "true"]].concat())).finish();
+    assert!(datagrams.code == Some(78) && datagrams.stderr.contains("--advertise: over udp"), "{datagrams:?}");
+    let wrong = Run::start(lab.run(&["--hosts", "c1,c2", "--advertise", "c2=2001:db8::1", "true"])).finish();
+    assert!(
+        wrong.code == Some(71) && wrong.stderr.contains("host c1 does not reach host c2 at [2001:db8::1]:"),
+        "{wrong:?}"
+    );
+    let unknown = Run::start(lab.run(&["--hosts", "c1", "--advertise", "c2=a", "true"])).finish();
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("no node runs on a host c2"), "{unknown:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
 fn nodes_listen_at_the_ports_that_a_firewall_lets_through() {
     let Some(lab) = Hosts::up("nodes_listen_at_the_ports", 2) else { return };
     let two = ["--hosts", "c1:2,c2:2", "--set", "ports=7100-7101"];

@@ -267,6 +267,8 @@ impl Drop for Handle {
 
 impl Node {
     fn leave(&self, service: JoinHandle<()>) -> Result<(), WaitError> {
+        // The end of the process says the same.
+        let _ = join::say_not_ready(&self.config);
         self.doing(Activity::Waiting(Wait::Leave));
         self.count();
         self.breakdown.end();

@@ -16,9 +16,9 @@ use trellis_cluster_protocol::NodeId;
 use trellis_memory::{Catcher, Parts, RegionOptions};
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::links::{in_process, shm, tcp, udp};
-use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
+use trellis_transport::{Faults, Link, Manner, Multicast, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
 
-use crate::config::{self, Config, ConfigError, Start};
+use crate::config::{self, Config, ConfigError, Peers, Start};
 use crate::engines;
 use crate::launch::{Activity, Inherited, LaunchError, StatusPage};
 use crate::runtime::{Node, NodeFaults, start_service};
@@ -102,10 +102,12 @@ type Joined = (Arc<Node>, JoinHandle<()>);
 
 pub(crate) fn join(mut config: Config, parts: &Parts) -> Result<Joined, JoinError> {
     let Inherited { mut listener, mut datagrams, mut secret, status } = Inherited::take()?;
-    if config.join.is_some() {
-        return join_running(config, listener, secret, status);
+    // An earlier node may have been killed.
+    say_not_ready(&config).map_err(|source| JoinError::System { what: "ready_file cannot be removed", source })?;
+    if let Peers::Join(address) = config.peers.clone() {
+        return join_running(config, address, listener, secret, status);
     }
-    if engines::is_wanted(&config) {
+    if config.is_placed_by_engine() {
         let met = engines::meet(&mut config, secret)?;
         (listener, datagrams, secret) = (met.listener, met.datagrams, Some(met.secret));
     }
@@ -117,7 +119,7 @@ pub(crate) fn join(mut config: Config, parts: &Parts) -> Result<Joined, JoinErro
         Box::new(alone?.pop().expect("a mesh of one has one link"))
     } else {
         let secret = Secret::choose(&config, secret)?;
-        let mut addresses = config.nodes.clone();
+        let mut addresses = config.nodes().to_vec();
         // The addresses of nodes that may join are not known yet.
         addresses.resize(config.capacity(), String::new());
         make_link(&config, addresses, listener, datagrams, &secret, &this)?
@@ -128,16 +130,16 @@ pub(crate) fn join(mut config: Config, parts: &Parts) -> Result<Joined, JoinErro
 /// Joins a running cluster: asks for the settings that all nodes share, then for a number, and meets the present nodes.
 fn join_running(
     mut config: Config,
+    address: String,
     listener: Option<TcpListener>,
     secret: Option<Secret>,
     status: Option<StatusPage>,
 ) -> Result<Joined, JoinError> {
     let secret = Secret::choose(&config, secret)?;
-    let address = config.join.clone().unwrap_or_default();
     let contact = Contact { address, secret: &secret, until: timeout(&config), is_known: false };
     let (settings, local) = contact.read(None, "configuration")?;
     config.take_from_cluster(&settings).map_err(|why| contact.refused(why))?;
-    if config.nodes.is_empty() || config.manager >= config.nodes.len() {
+    if config.manager >= config.nodes().len() {
         return Err(contact.refused("it does not say who takes others in".to_owned()));
     }
     // If this machine lacks something, that must be known before the others hear of this process.
@@ -149,14 +151,14 @@ fn join_running(
         }
     };
     let own = listener.local_addr().map_err(|source| JoinError::System { what: "a socket has no address", source })?;
-    let coordinator = Contact { address: config.nodes[config.manager].clone(), is_known: true, ..contact };
+    let coordinator = Contact { address: config.nodes()[config.manager].clone(), is_known: true, ..contact };
     let number = coordinator.ask(Some(config.manager), &format!("place {own}"))?.0;
     config.node = number.parse().map_err(|_| coordinator.refused(format!("it gave the number `{number}`")))?;
     if config.node < config.node_count() || config.node >= config.capacity() {
         return Err(coordinator.refused(format!("it gave the number {number}, which no joining process can have")));
     }
     let (there, _) = coordinator.read(Some(config.manager), &format!("nodes {number}"))?;
-    let mut addresses = config.nodes.clone();
+    let mut addresses = config.nodes().to_vec();
     addresses.resize(config.capacity(), String::new());
     for (node, address) in there.lines().filter_map(|line| line.split_once('=')) {
         let place = node.parse().ok().and_then(|node: usize| addresses.get_mut(node));
@@ -389,24 +391,25 @@ fn make_link(
 ) -> Result<Box<dyn Link>, JoinError> {
     let refused = |source| JoinError::Link { place: config.place_of("nodes"), source };
     let over_tcp = |listener| (tcp_options(config, addresses, listener, secret, this), answers(config, this));
-    Ok(match config.link {
-        config::LinkKind::Udp => Box::new(make_udp(config, datagrams, secret, this)?),
+    Ok(match &config.link {
+        config::LinkKind::Udp { faults, multicast } => {
+            Box::new(make_udp(config, (faults, *multicast), datagrams, secret, this)?)
+        }
         config::LinkKind::Tcp => {
             let (options, answer) = over_tcp(listener);
             Box::new(tcp::Tcp::start_and_answer(options, answer).map_err(refused)?)
         }
         #[cfg(feature = "fabric")]
-        config::LinkKind::Fabric => {
+        config::LinkKind::Fabric { provider } => {
             let (tcp, answer) = over_tcp(listener);
-            let provider = config.fabric_provider.clone().unwrap_or_default();
-            let options = trellis_transport::FabricOptions { tcp, provider };
+            let options = trellis_transport::FabricOptions { tcp, provider: provider.clone().unwrap_or_default() };
             Box::new(trellis_transport::Fabric::start_and_answer(options, answer).map_err(|source| match source {
                 trellis_transport::FabricError::Start(source) => refused(source),
                 source => JoinError::Fabric { place: config.place_of("link"), source },
             })?)
         }
         #[cfg(not(feature = "fabric"))]
-        config::LinkKind::Fabric => unreachable!("the configuration refuses it in builds without the feature"),
+        config::LinkKind::Fabric { .. } => unreachable!("the configuration refuses it in builds without the feature"),
         config::LinkKind::Auto | config::LinkKind::Shm => {
             let manner = if config.link == config::LinkKind::Shm { Manner::Require } else { Manner::Prefer };
             let (tcp, answer) = over_tcp(listener);
@@ -459,6 +462,7 @@ fn refused(this: &ThisNode) -> Box<dyn Fn(String) + Send + Sync> {
 
 fn make_udp(
     config: &Config,
+    (faults, multicast): (&Option<Faults>, Multicast),
     socket: Option<UdpSocket>,
     secret: &Secret,
     this: &ThisNode,
@@ -466,15 +470,15 @@ fn make_udp(
     let agreement = config.clone();
     let options = UdpOptions {
         node: config.node,
-        addresses: config.nodes.clone(),
+        addresses: config.nodes().to_vec(),
         socket,
         secret: *secret.bytes(),
         security: security(config),
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
         refused: refused(this),
-        faults: config.link_faults.clone(),
-        multicast: config.multicast_group,
+        faults: faults.clone(),
+        multicast,
     };
     udp::Udp::start(options).map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
 }
@@ -525,6 +529,11 @@ fn start(
                 let _ = node.close(service);
                 return Err(JoinError::Leases(sentence));
             }
+            if let Err(source) = node.say_ready() {
+                node.fail(format!("ready_file: {source}"));
+                let _ = node.close(service);
+                return Err(JoinError::System { what: "ready_file cannot be written", source });
+            }
             node.doing(Activity::Computing);
             if node.config.pin == config::Pin::Core {
                 // The service thread is not pinned: it may use the core of a thread that waits.
@@ -537,6 +546,21 @@ fn start(
             let _ = node.close(service);
             Err(JoinError::Peers(sentence))
         }
+    }
+}
+
+impl Node {
+    /// Makes the file for probes.
+    fn say_ready(&self) -> std::io::Result<()> {
+        self.config.ready_file.as_ref().map_or(Ok(()), |file| std::fs::write(file, ""))
+    }
+}
+
+/// Removes the file for probes.
+pub(crate) fn say_not_ready(config: &Config) -> std::io::Result<()> {
+    match config.ready_file.as_ref().map(std::fs::remove_file) {
+        Some(Err(error)) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

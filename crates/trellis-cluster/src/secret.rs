@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use trellis_base::{Deadline, Limit};
 use trellis_output::files::Unfinished;
 
-use crate::config::Config;
+use crate::config::{Config, Peers};
 
 /// The length of a secret in bytes.
 pub const SECRET_BYTES: usize = 32;
@@ -49,10 +49,10 @@ impl Secret {
         if let Some(path) = &config.secret_file {
             return Secret::from_file(path);
         }
-        if config.capacity() == 1 && config.join.is_none() {
+        if config.capacity() == 1 && !matches!(config.peers, Peers::Join(_)) {
             return Secret::random();
         }
-        if if config.join.is_some() { config.joins_on_loopback() } else { config.is_on_loopback() } {
+        if config.is_on_loopback() {
             return Secret::of_this_user();
         }
         Err(SecretError(
@@ -367,7 +367,10 @@ mod tests {
 
     #[test]
     fn a_cluster_on_several_hosts_must_be_told_its_secret() {
-        let config = Config { nodes: vec!["10.0.0.1:1".to_owned(), "10.0.0.2:1".to_owned()], ..Config::default() };
+        let config = {
+            let nodes = vec!["10.0.0.1:1".to_owned(), "10.0.0.2:1".to_owned()];
+            Config { peers: Peers::Listed(nodes), ..Config::default() }
+        };
         let sentence = Secret::choose(&config, None).unwrap_err().to_string();
         assert!(sentence.starts_with("secret_file: not given, and the nodes are on several hosts"), "{sentence}");
         let handed_over = Secret { bytes: [3; SECRET_BYTES] };

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use addresses::addresses;
 use support::{REGION_BYTES, on_every_kind, run, sockets, word};
-use trellis::Cluster;
-use trellis::config::Catch;
+use trellis::config::{Catch, Peers};
 use trellis::transport::links::in_process;
 use trellis::transport::{Link, Tcp};
+use trellis::{Cluster, Config};
 
 #[test]
 fn what_one_node_writes_the_others_read_after_a_barrier() {
@@ -367,6 +367,17 @@ fn a_node_that_waits_for_a_peer_with_another_secret_says_so() {
     assert!(error.contains("did not come") && error.contains("give every node the same secret_file"), "{error}");
 }
 
+#[test]
+fn a_file_says_that_a_node_takes_part() {
+    let folder = trellis_testing::Folder::new();
+    let file = |node: usize| folder.file(format!("ready-{node}"));
+    run(2, |config| config.ready_file = Some(file(config.node)), |cluster| assert!(file(cluster.node()).exists()));
+    assert!((0..2).all(|node| !file(node).exists()), "both have left");
+    let config = Config { ready_file: Some(folder.file("nowhere/ready")), ..support::config(0, 0) };
+    let refused = Cluster::join(config).unwrap_err().to_string();
+    assert!(refused.contains("ready_file cannot be written"), "{refused}");
+}
+
 /// The sentence of the node that waits is its last, and has the reason.
 #[test]
 fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_differ() {
@@ -379,7 +390,7 @@ fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_dif
         let start = |node: usize| {
             // Nodes of one process cannot have their regions at one address.
             let mut config = support::config(node, 2);
-            (config.nodes, config.secret_file) = (nodes.clone(), Some(secret.clone()));
+            (config.peers, config.secret_file) = (Peers::Listed(nodes.clone()), Some(secret.clone()));
             config.start_seconds_max = 3;
             scope.spawn(move || Cluster::join(config).unwrap_err().to_string())
         };

@@ -6,12 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use support::{ADDRESS_STEP, NEXT_BASE, REGION_BYTES, word};
+use trellis::config::Peers;
 use trellis::transport::links::in_process::{self, InProcess};
 use trellis::{Cluster, Config, Protocol, WaitError};
 
 fn config(founders: usize, joiners: usize, node: usize, coherence: Protocol) -> Config {
     Config {
-        nodes: (0..founders).map(|node| format!("localhost:{}", 1 + node)).collect(),
+        peers: Peers::Listed((0..founders).map(|node| format!("localhost:{}", 1 + node)).collect()),
         node,
         manager: founders - 1,
         joiners_max: joiners,

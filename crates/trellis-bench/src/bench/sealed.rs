@@ -1,25 +1,53 @@
 //! `trellis bench sealed`: what it costs that frames are encrypted and authenticated, compared with plain ones.
 //!
-//! Promises: both are measured in turns, over tcp. The bandwidth is that of a network namespace whose loopback interface
-//! is shaped to 10 Gbit/s (tc-tbf(8)), because the loopback interface alone is faster than networks are.
+//! Promises: both are measured in turns, over tcp. The bandwidth is that between two network namespaces, each with a node,
+//! that a veth(4) pair joins; both ends are shaped to 10 Gbit/s (tc-tbf(8)), because such a pair alone is faster than
+//! networks are. Nothing of them stays.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 
 use clap::Args;
 use serde_json::Value;
+use trellis::secret::Secret;
 
-use crate::bench::cluster::{Common, own_program};
+use crate::bench::cluster::{Assignment, Common, number_of, own_program};
 use crate::bench::fault;
 use crate::bench::figures::{Figures, p50};
+use crate::bench::node::Task;
+use crate::bench::stream::StreamTask;
 use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::scratch::Scratch;
 
 const EXAMPLE: &str = "Example:\n  trellis bench sealed --rounds 5 --json";
 
-/// A network of its own, in which the command that follows is run.
-const SHAPED: &str =
-    "ip link set lo up && tc qdisc add dev lo root tbf rate 10gbit burst 4mb latency 20ms && exec \"$0\" \"$@\"";
+/// Makes the two networks, and runs the program `$0` with the task `$1` as node 0 in one and as node 1 in the other; prints
+/// what node 1 prints. The addresses are those for benchmarks (RFC 2544).
+const SHAPED: &str = r#"
+there() { nsenter "--net=/proc/$other/ns/net" "$@"; }
+unshare --net sleep 600 &
+other=$!
+while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+ip link add here type veth peer name there netns "$other"
+ip address add 198.18.0.1/24 dev here
+ip link set here up
+tc qdisc add dev here root tbf rate 10gbit burst 4mb latency 20ms
+there ip address add 198.18.0.2/24 dev there
+there ip link set there up
+there tc qdisc add dev there root tbf rate 10gbit burst 4mb latency 20ms
+TRELLIS_NODE=0 "$0" bench-node "$1" >/dev/null &
+first=$!
+TRELLIS_NODE=1 there "$0" bench-node "$1"
+wait "$first"
+"#;
+const NODES: &str = "198.18.0.1:7000,198.18.0.2:7000";
+/// What node 0 writes and node 1 reads.
+const STREAM_BYTES: usize = 256 << 20;
+const STREAM_ROUNDS: usize = 3;
 
-/// Compare sealed frames with plain ones; needs root, `ip` and `tc`
+/// Compare sealed frames with plain ones; needs root, `ip`, `tc` and `nsenter`
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct SealedArguments {
@@ -61,11 +89,21 @@ pub(crate) fn run(arguments: &SealedArguments) -> Ending {
 /// The rate at which a node reads what another one wrote, in a network of 10 Gbit/s.
 fn read_gb_per_s(security: &str) -> Result<f64, Failure> {
     let failed = |why: String| Failure::new(exit::SYSTEM, format!("reading at 10 Gbit/s cannot be measured: {why}"));
+    let folder = Scratch::new("sealed")?;
+    let secret = folder.file("secret");
+    let drawn = Secret::random().map_err(|error| failed(error.to_string()))?;
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&secret);
+    written.and_then(|mut file| file.write_all(drawn.bytes())).map_err(|error| failed(error.to_string()))?;
+    let task = Task::Stream(StreamTask { bytes: STREAM_BYTES, rounds: STREAM_ROUNDS });
+    let assignment = serde_json::to_string(&Assignment { task, connections: Vec::new() }).map_err(exit::not_json)?;
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", SHAPED]).arg(own_program()?);
-    command.args(["bench", "stream", "--rounds", "3", "--set", "link=tcp", "--security", security, "--json"]);
-    let output = command.stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
+    command.args(["--net", "--mount-proc", "--pid", "--fork", "--kill-child", "sh", "-e", "-c", SHAPED]);
+    command.arg(own_program()?).arg(assignment).stdin(Stdio::null());
+    command.env("TRELLIS_NODES", NODES).env("TRELLIS_SECRET_FILE", secret).env("TRELLIS_SECURITY", security);
+    command.env("TRELLIS_LINK", "tcp").env("TRELLIS_HEAP_BYTES", "0");
+    command.env("TRELLIS_REGION_BYTES", STREAM_BYTES.to_string());
+    let output = command.output().map_err(|error| failed(error.to_string()))?;
     let found: Value = serde_json::from_slice(&output.stdout)
         .map_err(|_| failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))?;
-    found["read_gb_per_s_p50"].as_f64().ok_or_else(|| failed(found.to_string()))
+    number_of(&found, "read_gb_per_s_p50")
 }

@@ -40,8 +40,8 @@ pub(crate) struct StreamArguments {
 /// A node's task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StreamTask {
-    bytes: usize,
-    rounds: usize,
+    pub(crate) bytes: usize,
+    pub(crate) rounds: usize,
 }
 
 /// Runs the subcommand.

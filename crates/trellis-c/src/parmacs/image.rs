@@ -122,9 +122,9 @@ impl Image {
         };
         if let Some(difference) = layout.difference(&names) {
             return Err(format!(
-                "this process was not loaded as node 0 was: {difference}; use the same binary and the same release of \
-                 the system's libraries on every host, and let the kernel keep addresses (personality \
-                 ADDR_NO_RANDOMIZE must be allowed)"
+                "this process was not loaded as node 0 was: {difference}; use the same binary, the same release of \
+                 the system's libraries and the same LD_LIBRARY_PATH on every host, and let the kernel keep addresses \
+                 (personality ADDR_NO_RANDOMIZE must be allowed)"
             ));
         }
         let end_of_arena = ranges.last().map_or(0, |range| range.end);

@@ -184,7 +184,7 @@ fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Con
         Catch::Mprotect => refuse("stacks cannot be shared with the catcher `mprotect`; leave the key catch out"),
         Catch::Auto => {
             // A single node has no faults that wait, and its system calls go to the kernel directly.
-            let catch = if read.nodes.len() > 1 && works_in_thread() { Catcher::Signal } else { Catcher::Handler };
+            let catch = if read.nodes().len() > 1 && works_in_thread() { Catcher::Signal } else { Catcher::Handler };
             sources = sources.set_by_program(format!("catch={catch}"));
         }
         Catch::Signal | Catch::Handler => {}

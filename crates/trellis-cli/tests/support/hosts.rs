@@ -77,6 +77,17 @@ impl Hosts {
         serde_json::from_slice(&self.ask("status", &["--json"]).stdout).expect("JSON")
     }
 
+    /// Lets a host answer at an address that none of its interfaces has.
+    pub(crate) fn answer_elsewhere(&self, place: usize) -> String {
+        let status = self.status();
+        let host = &status["hosts"][place];
+        let address = host["address"].as_str().expect("an address").replace("::1", ":99::7");
+        let name = host["name"].as_str().expect("a name");
+        let routed = self.ask("run", &[name, "--", "ip", "-6", "route", "add", "local", &address, "dev", "lo"]);
+        assert!(routed.status.success(), "{}", told(&routed));
+        address
+    }
+
     /// How many processes run on each host, without its ssh server: that keeps a connection until the network says that
     /// it is lost.
     pub(crate) fn processes(&self) -> Vec<usize> {

@@ -24,7 +24,7 @@ pub(crate) fn act(role: &str) {
         "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
         "wait" => wait_until_asked(&cluster),
         "address" => {
-            println!("address {}", cluster.config().nodes[0]);
+            println!("address {}", cluster.config().nodes()[0]);
             std::thread::sleep(std::time::Duration::from_secs(600));
         }
         // Node 0 never comes, so all others wait in the barrier until something happens to a node.
@@ -56,6 +56,7 @@ fn sum(cluster: &Cluster) {
     let numbers = unsafe { cluster.region().slice_mut::<u64>(0, cluster.nodes()) };
     numbers[cluster.node()] = cluster.node() as u64;
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    println!("at {}", cluster.config().nodes().join(" "));
     println!("sum {}", numbers.iter().sum::<u64>());
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }

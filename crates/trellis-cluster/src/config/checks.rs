@@ -2,10 +2,10 @@
 //!
 //! Each error names the key that should be changed, at the place where it was given.
 
-use trellis_transport::Multicast;
+use super::{ConfigError, Home, LinkKind, NODES_MAX, Origin, Peers, Reader, Security};
 
-use super::{ConfigError, Home, LinkKind, NODES_MAX, Origin, Reader, Security};
-
+/// Why a host cannot have another address over `udp`.
+pub const DATAGRAMS_COME_FROM: &str = "over udp a node is known by the address from which its datagrams come";
 pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 2 << 20;
 const REGION_BYTES_MIN: usize = 64 << 10;
@@ -27,7 +27,7 @@ impl Reader {
         self.check_leases()?;
         self.check_consistency()?;
         self.check_engine()?;
-        if self.config.is_placed_by_engine() && self.config.nodes.is_empty() {
+        if self.draft.config.is_placed_by_engine() {
             // The number and the addresses of the nodes come later: see `Config::place`.
             return Ok(());
         }
@@ -41,32 +41,19 @@ impl Reader {
     }
 
     fn check_engine(&self) -> Result<(), ConfigError> {
-        if self.config.is_placed_by_engine() && self.config.nodes.is_empty() && self.config.is_leased() {
+        if self.draft.config.is_placed_by_engine() && self.draft.config.is_leased() {
             return Err(self.origin("home").error(
                 "nodes of a region at memory servers cannot find each other through an engine or a rendezvous; list them in \
                  the key nodes, or start them with `trellis run`",
             ));
-        }
-        if self.config.rendezvous.is_none() {
-            if self.config.rendezvous_nodes == 0 {
-                return Ok(());
-            }
-            return Err(self
-                .origin("rendezvous_nodes")
-                .error("there is no rendezvous; set rendezvous = \"host:port\", or leave this key out"));
-        }
-        if self.config.rendezvous_nodes == 0 {
-            return Err(self
-                .origin("rendezvous")
-                .error("how many nodes meet there is not said; set rendezvous_nodes to their number"));
         }
         Ok(())
     }
 
     /// With several nodes, the configuration must say which one this process is.
     pub(super) fn check_node_is_known(&self) -> Result<(), ConfigError> {
-        let nodes = self.config.node_count();
-        if nodes > 1 && self.config.join.is_none() && !self.origins.contains_key("node") {
+        let nodes = self.draft.config.node_count();
+        if nodes > 1 && !matches!(self.draft.config.peers, Peers::Join(_)) && !self.origins.contains_key("node") {
             return Err(self.origin("node").error(format!(
                 "there are {nodes} nodes, and the number of this one is not set; start the program with \
                  `trellis run`, or set TRELLIS_NODE to a number from 0 to {}",
@@ -77,7 +64,7 @@ impl Reader {
     }
 
     fn check_page(&self) -> Result<(), ConfigError> {
-        let page = self.config.page_bytes;
+        let page = self.draft.config.page_bytes;
         if !page.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page) {
             let accepted = page.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).next_power_of_two();
             return Err(self.origin("page_bytes").error(format!(
@@ -91,15 +78,16 @@ impl Reader {
     /// program that uses less does not notice.
     fn round_libivy_region(&mut self) {
         let of_libivy = self.is_libivy && matches!(self.origin("region_bytes"), Origin::File { .. });
-        if of_libivy && self.config.region_bytes >= self.config.page_bytes {
-            let least = REGION_BYTES_MIN.max(self.config.page_bytes);
-            let whole_pages = self.config.region_bytes / self.config.page_bytes * self.config.page_bytes;
-            self.config.region_bytes = whole_pages.max(least);
+        if of_libivy && self.draft.config.region_bytes >= self.draft.config.page_bytes {
+            let least = REGION_BYTES_MIN.max(self.draft.config.page_bytes);
+            let whole_pages =
+                self.draft.config.region_bytes / self.draft.config.page_bytes * self.draft.config.page_bytes;
+            self.draft.config.region_bytes = whole_pages.max(least);
         }
     }
 
     fn check_region(&self) -> Result<(), ConfigError> {
-        let (region, page) = (self.config.region_bytes, self.config.page_bytes);
+        let (region, page) = (self.draft.config.region_bytes, self.draft.config.page_bytes);
         if !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region) {
             return Err(self
                 .origin("region_bytes")
@@ -116,8 +104,8 @@ impl Reader {
     }
 
     fn check_heap(&self) -> Result<(), ConfigError> {
-        let (region, page) = (self.config.region_bytes, self.config.page_bytes);
-        let Some(heap) = self.config.heap_bytes else { return Ok(()) };
+        let (region, page) = (self.draft.config.region_bytes, self.draft.config.page_bytes);
+        let Some(heap) = self.draft.config.heap_bytes else { return Ok(()) };
         if heap > region || !heap.is_multiple_of(page) {
             return Err(self.origin("heap_bytes").error(format!(
                 "{heap} bytes are no part of the region; accepted: 0 to {region}, its region_bytes, in multiples of \
@@ -128,7 +116,7 @@ impl Reader {
     }
 
     fn check_address(&self) -> Result<(), ConfigError> {
-        let (address, page) = (self.config.base_address, self.config.page_bytes);
+        let (address, page) = (self.draft.config.base_address, self.draft.config.page_bytes);
         let wrong = |what: String| Err(self.origin("base_address").error(what));
         if !address.is_multiple_of(page) {
             let accepted = address / page * page;
@@ -137,51 +125,38 @@ impl Reader {
             ));
         }
         let fits = address >= ADDRESS_MIN
-            && address.checked_add(self.config.region_bytes).is_some_and(|region_end| region_end <= ADDRESS_END);
+            && address.checked_add(self.draft.config.region_bytes).is_some_and(|region_end| region_end <= ADDRESS_END);
         if !fits {
             return wrong(format!(
                 "a region of {} bytes at {address:#x} is outside of what a process can map; accepted: {ADDRESS_MIN:#x} \
                  to {:#x}",
-                self.config.region_bytes,
-                ADDRESS_END - self.config.region_bytes
+                self.draft.config.region_bytes,
+                ADDRESS_END - self.draft.config.region_bytes
             ));
         }
         Ok(())
     }
 
     fn check_link(&self) -> Result<(), ConfigError> {
-        if self.config.fabric_provider.is_some() && self.config.link != LinkKind::Fabric {
-            let sentence = "only the link fabric has providers; set link = fabric, or leave this key out";
-            return Err(self.origin("fabric_provider").error(sentence));
+        if self.draft.config.advertise.is_some() && self.draft.config.link.has_datagrams() {
+            let sentence = format!("{DATAGRAMS_COME_FROM}; set link = auto, or leave this key out");
+            return Err(self.origin("advertise").error(sentence));
         }
-        if matches!(self.config.multicast_group, Multicast::Group { .. }) && self.config.link != LinkKind::Udp {
-            let sentence = "only the link udp multicasts; set link = udp, or leave this key out";
-            return Err(self.origin("multicast_group").error(sentence));
-        }
-        match self.config.link {
-            LinkKind::Fabric if cfg!(not(feature = "fabric")) => Err(self.origin("link").error(
+        match self.draft.config.link {
+            LinkKind::Fabric { .. } if cfg!(not(feature = "fabric")) => Err(self.origin("link").error(
                 "this build has no link fabric; `cargo xtask install --prefix PREFIX --features fabric` installs one that has \
                  it, or set link = auto",
             )),
-            LinkKind::Fabric if self.config.security_in_use() != Security::InsecurePlain => {
+            LinkKind::Fabric { .. } if self.draft.config.security_in_use() != Security::InsecurePlain => {
                 Err(self.origin("security").error(
                     "the link fabric carries frames as they are, so that a peer can read and change memory on its way; \
                      set security = insecure-plain where the network is trusted, or link = auto",
                 ))
             }
-            LinkKind::Fabric if self.config.joiners_max > 0 => Err(self
+            LinkKind::Fabric { .. } if self.draft.config.joiners_max > 0 => Err(self
                 .origin("joiners_max")
                 .error("no process can join a running cluster over fabric; set link = auto, or joiners_max = 0")),
-            LinkKind::Fabric if self.config.link_faults.is_some() => Err(self
-                .origin("link_faults")
-                .error("the link fabric has none, because libfabric makes good what a network loses; set link = udp")),
-            LinkKind::Auto | LinkKind::Tcp if self.config.link_faults.is_some() => Err(self
-                .origin("link_faults")
-                .error("the link tcp has none, because the kernel makes good what a network loses; set link = udp")),
-            LinkKind::Shm if self.config.link_faults.is_some() => Err(self
-                .origin("link_faults")
-                .error("the link shm has none, because shared memory loses nothing; set link = udp")),
-            LinkKind::Udp if self.config.joiners_max > 0 => Err(self
+            LinkKind::Udp { .. } if self.draft.config.joiners_max > 0 => Err(self
                 .origin("joiners_max")
                 .error("no process can join a running cluster over udp; set link = auto, or joiners_max = 0")),
             _ => Ok(()),
@@ -190,18 +165,18 @@ impl Reader {
 
     /// Checks keys that only release consistency has, and those that it does not have.
     fn check_consistency(&mut self) -> Result<(), ConfigError> {
-        let is_used = self.config.has_release_consistency();
-        if self.config.coherence.is_release_consistent() && !self.origins.contains_key("home") {
+        let is_used = self.draft.config.has_release_consistency();
+        if self.draft.config.coherence.is_release_consistent() && !self.origins.contains_key("home") {
             // A node usually works on the pages that it fills, and a home needs no message for its pages.
-            self.config.home = Home::FirstTouch;
+            self.draft.config.home = Home::FirstTouch;
         }
-        if is_used && self.config.joiners_max > 0 {
+        if is_used && self.draft.config.joiners_max > 0 {
             return Err(self.origin("joiners_max").error(
                 "under hlrc every node meets in barriers, and a node that joins later does not; set joiners_max = 0, or \
                  another coherence",
             ));
         }
-        if !is_used && matches!(self.config.home, Home::FirstTouch | Home::Migrating) {
+        if !is_used && matches!(self.draft.config.home, Home::FirstTouch | Home::Migrating) {
             return Err(self.origin("home").error(
                 "first-touch and migrating are for the protocol hlrc, under which a home is where the master copy is; set \
                  coherence = \"hlrc\", or home = \"interleaved\"",
@@ -211,8 +186,8 @@ impl Reader {
     }
 
     fn check_ranges(&self) -> Result<(), ConfigError> {
-        let (region, page) = (self.config.region_bytes, self.config.page_bytes);
-        for range in &self.config.coherence_ranges {
+        let (region, page) = (self.draft.config.region_bytes, self.draft.config.page_bytes);
+        for range in &self.draft.config.coherence_ranges {
             let wrong = |what: String| Err(self.origin("coherence_ranges").error(format!("`{range}` {what}")));
             if range.end > region {
                 return wrong(format!("ends outside of the region; accepted: at most {region}, its region_bytes"));
@@ -229,16 +204,16 @@ impl Reader {
     }
 
     fn check_nodes(&self) -> Result<(), ConfigError> {
-        let nodes = self.config.node_count();
-        if self.config.capacity() > NODES_MAX {
-            let joiners = self.config.joiners_max;
+        let nodes = self.draft.config.node_count();
+        if self.draft.config.capacity() > NODES_MAX {
+            let joiners = self.draft.config.joiners_max;
             return Err(self.origin("joiners_max").error(format!(
                 "{joiners} with {nodes} nodes are too many; accepted: at most {}, so that there are never more than \
                  {NODES_MAX} nodes",
                 NODES_MAX.saturating_sub(nodes)
             )));
         }
-        for (name, number) in [("manager", self.config.manager), ("node", self.config.node)] {
+        for (name, number) in [("manager", self.draft.config.manager), ("node", self.draft.config.node)] {
             if number >= nodes {
                 let range = if nodes == 1 { "0, the only node".to_owned() } else { format!("0 to {}", nodes - 1) };
                 return Err(self.origin(name).error(format!("there is no node {number}; accepted: {range}")));

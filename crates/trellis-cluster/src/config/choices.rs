@@ -2,6 +2,8 @@
 //!
 //! It must never accept or guess a word that is not listed: the error lists the accepted ones.
 
+use trellis_transport::{Faults, Multicast};
+
 /// Declares an enumeration whose variants have words, with the list, `Display` and `FromStr`.
 macro_rules! choices {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
@@ -90,19 +92,68 @@ choices! {
     }
 }
 
-choices! {
-    /// How messages travel between nodes.
-    LinkKind {
-        /// The best for each pair of nodes: shared memory on one host, otherwise tcp.
-        Auto = "auto",
-        /// One TCP connection per pair of nodes.
-        Tcp = "tcp",
-        /// Datagrams, with delivery made by the nodes themselves.
-        Udp = "udp",
-        /// Shared memory between nodes of one host, and nothing else.
-        Shm = "shm",
-        /// Messages and one-sided reads through libfabric; only in builds with the feature `fabric`.
-        Fabric = "fabric",
+/// How messages travel between nodes, with what belongs to one link only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// The best for each pair of nodes: shared memory on one host, otherwise tcp.
+    Auto,
+    /// One TCP connection per pair of nodes.
+    Tcp,
+    /// Datagrams, with delivery made by the nodes themselves.
+    Udp {
+        /// Faults of the network between this node and its peers, for tests and experiments.
+        faults: Option<Faults>,
+        /// The group to which frames for several nodes go in one datagram.
+        multicast: Multicast,
+    },
+    /// Shared memory between nodes of one host, and nothing else.
+    Shm,
+    /// Messages and one-sided reads through libfabric; only in builds with the feature `fabric`.
+    Fabric {
+        /// The provider of libfabric. `None` leaves the choice to libfabric.
+        provider: Option<String>,
+    },
+}
+
+impl LinkKind {
+    /// Every accepted word, in the order of the documentation.
+    pub const WORDS: &'static [&'static str] = &["auto", "tcp", "udp", "shm", "fabric"];
+
+    /// The word of this choice.
+    pub fn word(&self) -> &'static str {
+        match self {
+            LinkKind::Auto => "auto",
+            LinkKind::Tcp => "tcp",
+            LinkKind::Udp { .. } => "udp",
+            LinkKind::Shm => "shm",
+            LinkKind::Fabric { .. } => "fabric",
+        }
+    }
+
+    /// Whether nodes exchange datagrams.
+    pub fn has_datagrams(&self) -> bool {
+        matches!(self, LinkKind::Udp { .. })
+    }
+}
+
+impl std::fmt::Display for LinkKind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.word())
+    }
+}
+
+impl std::str::FromStr for LinkKind {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        Ok(match word {
+            "auto" => LinkKind::Auto,
+            "tcp" => LinkKind::Tcp,
+            "udp" => LinkKind::Udp { faults: None, multicast: Multicast::Automatic },
+            "shm" => LinkKind::Shm,
+            "fabric" => LinkKind::Fabric { provider: None },
+            _ => return Err(format!("`{word}` is none of the choices; accepted: {}", Self::WORDS.join(", "))),
+        })
     }
 }
 
@@ -121,12 +172,8 @@ choices! {
 }
 
 choices! {
-    /// The source of the list of nodes if the key `nodes` is empty.
+    /// What started the nodes of a job, and lets them find each other.
     Engine {
-        /// The engine whose environment a configuration finds when it is loaded, or none.
-        Auto = "auto",
-        /// There is none: the node is alone.
-        None = "none",
         /// Open MPI, PRRTE, or Slurm with `--mpi=pmix`: through libpmix.
         Pmix = "pmix",
         /// MPICH, Intel MPI, or Slurm with `--mpi=pmi2`: through PMI-1, or PMI-2 if the engine has only that.

@@ -4,15 +4,16 @@
 //! [`Config::agreement`] names. The text must never contain a secret, or a key that each process chooses itself
 //! (catcher, record).
 
+use super::draft::Draft;
 use super::values::Raw;
-use super::{Config, ConfigError, Engine, Origin, Reader, key, values};
+use super::{Config, ConfigError, Origin, Peers, Reader, key};
 
 impl Config {
     /// The keys that a process takes from the cluster that it joins, as `key=value` lines.
     pub fn text_for_joiners(&self) -> String {
         let ranges: Vec<String> = self.coherence_ranges.iter().map(ToString::to_string).collect();
         let keys = [
-            ("nodes", self.nodes.join(",")),
+            ("nodes", self.nodes().join(",")),
             ("manager", self.manager.to_string()),
             ("joiners_max", self.joiners_max.to_string()),
             ("region_bytes", self.region_bytes.to_string()),
@@ -28,40 +29,37 @@ impl Config {
             ("wait_seconds_max", self.wait_seconds_max.to_string()),
             ("fault_seconds_max", self.fault_seconds_max.to_string()),
         ];
-        let provider = self.fabric_provider.as_ref().map(|provider| ("fabric_provider", provider.clone()));
-        keys.iter().chain(&provider).map(|(name, value)| format!("{name}={value}\n")).collect()
+        keys.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
     /// Applies the text that [`Config::text_for_joiners`] of a node of the cluster returned. The error is a sentence.
     pub fn take_from_cluster(&mut self, text: &str) -> Result<(), String> {
+        let mut draft = Draft { config: self.clone(), ..Draft::default() };
         for line in text.lines() {
             let (name, value) =
                 line.split_once('=').ok_or("it says something that this version does not understand")?;
             let known = key(name).ok_or_else(|| format!("it speaks of {name}, which this version does not know"))?;
             let raw = Raw::Text(value.to_owned());
-            (known.apply)(self, &raw).map_err(|wrong| format!("its {name}={value}: {}", wrong.sentence))?;
-            self.places.insert(known.name, format!("{name}={value} (as in the cluster)"));
+            (known.apply)(&mut draft, &raw).map_err(|wrong| format!("its {name}={value}: {}", wrong.sentence))?;
+            draft.config.places.insert(known.name, format!("{name}={value} (as in the cluster)"));
         }
+        draft.config.peers = Peers::Listed(draft.nodes);
+        *self = draft.config;
         Ok(())
     }
 
-    /// Whether an engine or a rendezvous gives the list of nodes if the key `nodes` is empty.
+    /// Whether the nodes are still to be found through an engine or at a rendezvous.
     pub fn is_placed_by_engine(&self) -> bool {
-        self.rendezvous.is_some() || !matches!(self.engine, Engine::Auto | Engine::None)
+        matches!(self.peers, Peers::Engine(_) | Peers::Rendezvous(_))
     }
 
     /// Sets this node's number and the addresses of all nodes, and checks what depends on them.
     pub(crate) fn place(&mut self, node: usize, nodes: Vec<String>) -> Result<(), ConfigError> {
-        (self.node, self.nodes) = (node, nodes);
+        (self.node, self.peers) = (node, Peers::Listed(nodes));
         let origins = self.places.iter().map(|(key, place)| (*key, Origin::Said(place.clone()))).collect();
-        let reader = Reader { config: self.clone(), origins, is_libivy: false };
+        let draft = Draft { config: self.clone(), ..Draft::default() };
+        let reader = Reader { draft, origins, is_libivy: false };
         reader.check_placed()
-    }
-
-    /// Whether `address` is a loopback address.
-    pub(crate) fn joins_on_loopback(&self) -> bool {
-        let host = self.join.as_deref().and_then(|address| values::host_and_port(address).ok());
-        host.is_some_and(|(host, _)| values::is_loopback(host))
     }
 }
 
@@ -73,7 +71,7 @@ mod tests {
     #[test]
     fn whoever_takes_what_it_is_told_agrees() {
         let cluster = Config {
-            nodes: vec!["127.0.0.1:4001".to_owned(), "127.0.0.1:4002".to_owned()],
+            peers: Peers::Listed(vec!["127.0.0.1:4001".to_owned(), "127.0.0.1:4002".to_owned()]),
             manager: 1,
             joiners_max: 3,
             region_bytes: 1 << 20,
@@ -87,7 +85,8 @@ mod tests {
             silence_seconds_max: 3,
             ..Config::default()
         };
-        let mut joins = Config { join: Some("127.0.0.1:4001".to_owned()), ..Config::default() };
+        let mut joins = Config { peers: Peers::Join("127.0.0.1:4001".to_owned()), ..Config::default() };
+        assert!(joins.is_on_loopback());
         joins.take_from_cluster(&cluster.text_for_joiners()).unwrap();
         assert_eq!(joins.agree(&cluster.agreement()), Ok(()));
         assert_eq!(joins.heap_start(), cluster.heap_start());
@@ -96,9 +95,8 @@ mod tests {
         joins.heap_bytes = Some(16 << 10);
         joins.take_from_cluster(&unsaid.text_for_joiners()).unwrap();
         assert_eq!((joins.agree(&unsaid.agreement()), joins.heap_start()), (Ok(()), 512 << 10));
-        assert_eq!((joins.nodes.len(), joins.capacity(), joins.silence_seconds_max), (2, 5, 3));
+        assert_eq!((joins.nodes().len(), joins.capacity(), joins.silence_seconds_max), (2, 5, 3));
         assert_eq!(joins.coherence_ranges, cluster.coherence_ranges);
-        assert!(joins.joins_on_loopback());
     }
 
     #[test]

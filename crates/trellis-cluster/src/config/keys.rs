@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 
-use super::choices::{AcquireDrops, Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
+use super::choices::{AcquireDrops, Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
+use super::draft::Draft;
 use super::values::{self, Raw};
-use super::{Config, NODES_MAX, leased, ranges};
+use super::{NODES_MAX, leased, ranges};
 
 /// One key of the configuration.
 pub struct Key {
@@ -21,7 +22,7 @@ pub struct Key {
     /// The meaning of the key, in one sentence.
     pub meaning: &'static str,
     /// Applies a value to the configuration, or says what is wrong with it.
-    pub(super) apply: fn(&mut Config, &Raw) -> Result<(), Wrong>,
+    pub(super) apply: fn(&mut Draft, &Raw) -> Result<(), Wrong>,
 }
 
 /// What is wrong with a value, and the line when it is not the key's own (an item of a list).
@@ -48,8 +49,8 @@ pub const KEYS: &[Key] = &[
         default: "[] (one node)",
         accepted: "a list of \"host:port\"",
         meaning: "The address of every node; the position in the list is the node's number.",
-        apply: |config, raw| {
-            config.nodes = nodes(raw)?;
+        apply: |draft, raw| {
+            draft.nodes = nodes(raw)?;
             Ok(())
         },
     },
@@ -58,8 +59,8 @@ pub const KEYS: &[Key] = &[
         default: "0 with one node, otherwise required",
         accepted: "a node number",
         meaning: "Which of the nodes this process is; never in a file, because the file is shared.",
-        apply: |config, raw| {
-            config.node = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
+        apply: |draft, raw| {
+            draft.config.node = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
             Ok(())
         },
     },
@@ -68,8 +69,8 @@ pub const KEYS: &[Key] = &[
         default: "0",
         accepted: "a node number",
         meaning: "The node that keeps the directory and owns every page at first.",
-        apply: |config, raw| {
-            config.manager = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
+        apply: |draft, raw| {
+            draft.config.manager = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
             Ok(())
         },
     },
@@ -78,8 +79,8 @@ pub const KEYS: &[Key] = &[
         default: "0",
         accepted: "0 to 63, with the nodes at most 64",
         meaning: "How many processes may join while the cluster runs, in all; 0 admits none.",
-        apply: |config, raw| {
-            config.joiners_max = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
+        apply: |draft, raw| {
+            draft.config.joiners_max = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
             Ok(())
         },
     },
@@ -88,10 +89,10 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "host:port",
         meaning: "A node of a running cluster that this process joins; what nodes must agree on is asked there.",
-        apply: |config, raw| {
+        apply: |draft, raw| {
             let address = values::text(raw, "host:port")?;
             values::host_and_port(&address)?;
-            config.join = Some(address);
+            draft.join = Some(address);
             Ok(())
         },
     },
@@ -99,9 +100,9 @@ pub const KEYS: &[Key] = &[
         name: "engine",
         default: "auto",
         accepted: "auto, none, pmix, pmi, pmi2, slurm",
-        meaning: "The source of the list of nodes if nodes is empty; auto looks for what mpirun, mpiexec and srun set.",
-        apply: |config, raw| {
-            config.engine = values::choice(raw, Engine::WORDS)?;
+        meaning: "The engine that started the nodes, by which they find each other; auto looks for what mpirun, mpiexec and srun set.",
+        apply: |draft, raw| {
+            draft.engine = values::choice(raw, &["auto", "none", "pmix", "pmi", "pmi2", "slurm"])?;
             Ok(())
         },
     },
@@ -109,11 +110,11 @@ pub const KEYS: &[Key] = &[
         name: "rendezvous",
         default: "none",
         accepted: "host:port",
-        meaning: "Where the nodes of a job meet if nodes is empty: a port of one of their hosts.",
-        apply: |config, raw| {
+        meaning: "Where the nodes of a job meet: a port of one of their hosts.",
+        apply: |draft, raw| {
             let address = values::text(raw, "host:port")?;
             values::host_and_port(&address)?;
-            config.rendezvous = Some(address);
+            draft.rendezvous = Some(address);
             Ok(())
         },
     },
@@ -122,8 +123,8 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "with rendezvous: 1 to 64",
         meaning: "How many nodes meet there.",
-        apply: |config, raw| {
-            config.rendezvous_nodes = values::number(raw, 1, NODES_MAX as u64)? as usize;
+        apply: |draft, raw| {
+            draft.rendezvous_nodes = values::number(raw, 1, NODES_MAX as u64)? as usize;
             Ok(())
         },
     },
@@ -132,8 +133,8 @@ pub const KEYS: &[Key] = &[
         default: "trellis",
         accepted: "with rendezvous: up to 40 letters, digits, and . _ -",
         meaning: "The name of the job, so that the nodes of another job are refused there.",
-        apply: |config, raw| {
-            config.rendezvous_job = values::name(raw)?;
+        apply: |draft, raw| {
+            draft.rendezvous_job = Some(values::name(raw)?);
             Ok(())
         },
     },
@@ -142,8 +143,19 @@ pub const KEYS: &[Key] = &[
         default: "none (the first that all hosts have)",
         accepted: "with an engine or a rendezvous: a prefix such as 10.1.0.0/16, or an interface",
         meaning: "The network by which nodes reach this host.",
-        apply: |config, raw| {
-            config.network = Some(values::text(raw, "a prefix such as 10.1.0.0/16, or an interface such as eth0")?);
+        apply: |draft, raw| {
+            draft.config.network =
+                Some(values::text(raw, "a prefix such as 10.1.0.0/16, or an interface such as eth0")?);
+            Ok(())
+        },
+    },
+    Key {
+        name: "advertise",
+        default: "none (an address of this host)",
+        accepted: "with an engine or a rendezvous: a name or an address, without a port",
+        meaning: "What the others call this host, where they do not reach it at an address that it has; for each host its own.",
+        apply: |draft, raw| {
+            draft.config.advertise = Some(values::name_of_host(raw)?);
             Ok(())
         },
     },
@@ -152,8 +164,8 @@ pub const KEYS: &[Key] = &[
         default: "any",
         accepted: "with an engine, a rendezvous or `--hosts`: any, or a range such as 7000-7099",
         meaning: "The ports at which nodes listen, where a firewall between hosts lets only these through.",
-        apply: |config, raw| {
-            config.ports = values::text(raw, "any, or a range of ports such as 7000-7099")?.parse()?;
+        apply: |draft, raw| {
+            draft.config.ports = values::text(raw, "any, or a range of ports such as 7000-7099")?.parse()?;
             Ok(())
         },
     },
@@ -162,8 +174,8 @@ pub const KEYS: &[Key] = &[
         default: "256MiB",
         accepted: "64KiB to 64GiB, a multiple of page_bytes",
         meaning: "The size of the shared region.",
-        apply: |config, raw| {
-            config.region_bytes = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
+        apply: |draft, raw| {
+            draft.config.region_bytes = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
             Ok(())
         },
     },
@@ -172,8 +184,8 @@ pub const KEYS: &[Key] = &[
         default: "none (half of region_bytes)",
         accepted: "0 to region_bytes, a multiple of page_bytes",
         meaning: "How much of the region, from its end, is the shared heap's; views end there. The same at every node.",
-        apply: |config, raw| {
-            config.heap_bytes = Some(usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?);
+        apply: |draft, raw| {
+            draft.config.heap_bytes = Some(usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?);
             Ok(())
         },
     },
@@ -182,8 +194,8 @@ pub const KEYS: &[Key] = &[
         default: "0x400000000000",
         accepted: "a hexadecimal address, a multiple of page_bytes and of 4096",
         meaning: "Where the region is mapped, the same in every process, so that pointers may be shared.",
-        apply: |config, raw| {
-            config.base_address = values::address(raw)?;
+        apply: |draft, raw| {
+            draft.config.base_address = values::address(raw)?;
             Ok(())
         },
     },
@@ -192,8 +204,8 @@ pub const KEYS: &[Key] = &[
         default: "4096",
         accepted: "a power of two from 4KiB to 2MiB",
         meaning: "The unit of coherence: what moves, is protected and is invalidated at once.",
-        apply: |config, raw| {
-            config.page_bytes = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
+        apply: |draft, raw| {
+            draft.config.page_bytes = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
             Ok(())
         },
     },
@@ -202,8 +214,8 @@ pub const KEYS: &[Key] = &[
         default: "auto",
         accepted: "auto, signal, handler, mprotect",
         meaning: "How an access to a page that is not held is noticed.",
-        apply: |config, raw| {
-            config.catch = values::choice(raw, Catch::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.catch = values::choice(raw, Catch::WORDS)?;
             Ok(())
         },
     },
@@ -219,8 +231,8 @@ pub const KEYS: &[Key] = &[
         default: "[] (none)",
         accepted: "a list of \"FIRST-END=PROTOCOL\", in bytes, multiples of page_bytes",
         meaning: "Parts of the region that have another protocol than the rest from the start; END is one past the last byte.",
-        apply: |config, raw| {
-            config.coherence_ranges = ranges::ranges(raw)?;
+        apply: |draft, raw| {
+            draft.config.coherence_ranges = ranges::ranges(raw)?;
             Ok(())
         },
     },
@@ -229,8 +241,8 @@ pub const KEYS: &[Key] = &[
         default: "manager; with hlrc first-touch",
         accepted: "manager, interleaved; with hlrc also first-touch, migrating; memory-server",
         meaning: "Which node keeps a page's directory entry and its first copy, or that the region lies at memory servers.",
-        apply: |config, raw| {
-            config.home = values::choice(raw, Home::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.home = values::choice(raw, Home::WORDS)?;
             Ok(())
         },
     },
@@ -239,8 +251,8 @@ pub const KEYS: &[Key] = &[
         default: "none (`trellis run` starts one)",
         accepted: "with home = memory-server: a list of prefixes of hosts, such as fd12:3456:7::/48",
         meaning: "The memory servers at which the region lies, each with an equal part of it; needed at the manager.",
-        apply: |config, raw| {
-            config.memory_servers = leased::prefixes(raw)?;
+        apply: |draft, raw| {
+            draft.config.memory_servers = leased::prefixes(raw)?;
             Ok(())
         },
     },
@@ -249,8 +261,8 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "the prefix of a host, such as fd12:3456:7::/48",
         meaning: "The addresses of this host in the memory servers' network.",
-        apply: |config, raw| {
-            config.prefix = Some(leased::prefix(raw)?);
+        apply: |draft, raw| {
+            draft.config.prefix = Some(leased::prefix(raw)?);
             Ok(())
         },
     },
@@ -259,8 +271,8 @@ pub const KEYS: &[Key] = &[
         default: "256MiB",
         accepted: "with home = memory-server: 1MiB and more",
         meaning: "How much memory pages of memory servers take at a node; what is used the least goes back.",
-        apply: |config, raw| {
-            config.cache_bytes_max = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
+        apply: |draft, raw| {
+            draft.config.cache_bytes_max = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
             Ok(())
         },
     },
@@ -269,8 +281,8 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "none, core",
         meaning: "Where the thread that joins, and threads that it starts, may run: anywhere, or on core (node number modulo cores), for comparable times.",
-        apply: |config, raw| {
-            config.pin = values::choice(raw, Pin::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.pin = values::choice(raw, Pin::WORDS)?;
             Ok(())
         },
     },
@@ -279,8 +291,8 @@ pub const KEYS: &[Key] = &[
         default: "auto",
         accepted: "auto, marks, faults",
         meaning: "How stores to copies are noticed under hlrc: by marks that the kernel makes (Linux 6.7) or by faults.",
-        apply: |config, raw| {
-            config.write_detection = values::choice(raw, WriteDetection::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.write_detection = values::choice(raw, WriteDetection::WORDS)?;
             Ok(())
         },
     },
@@ -289,8 +301,8 @@ pub const KEYS: &[Key] = &[
         default: "noticed",
         accepted: "noticed, all",
         meaning: "Which copies under hlrc an acquire drops: those that notices name, or all, which finds programs that lack synchronisation; all needs marks.",
-        apply: |config, raw| {
-            config.acquire_drops = values::choice(raw, AcquireDrops::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.acquire_drops = values::choice(raw, AcquireDrops::WORDS)?;
             Ok(())
         },
     },
@@ -299,8 +311,8 @@ pub const KEYS: &[Key] = &[
         default: "auto",
         accepted: "auto, tcp, udp, shm, fabric",
         meaning: "How messages travel between nodes; auto takes the best that both nodes of a pair have.",
-        apply: |config, raw| {
-            config.link = values::choice(raw, LinkKind::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.link = values::choice(raw, LinkKind::WORDS)?;
             Ok(())
         },
     },
@@ -309,8 +321,8 @@ pub const KEYS: &[Key] = &[
         default: "none (libfabric's choice)",
         accepted: "with link = fabric: a provider such as tcp, shm, verbs, efa, cxi",
         meaning: "Which provider of libfabric carries frames, the same on every node; `trellis doctor` lists them.",
-        apply: |config, raw| {
-            config.fabric_provider = match raw {
+        apply: |draft, raw| {
+            draft.fabric_provider = match raw {
                 Raw::Text(text) if text.trim().is_empty() => None,
                 _ => Some(values::text(raw, "a provider such as tcp or shm")?),
             };
@@ -322,8 +334,8 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "with link = udp: drop=10%,duplicate=5%,reorder=5%,seed=7, and corrupt=1%, delay=2ms, partition=100ms/2s",
         meaning: "A bad network between this node and its peers, for tests and experiments.",
-        apply: |config, raw| {
-            config.link_faults = match raw {
+        apply: |draft, raw| {
+            draft.link_faults = match raw {
                 Raw::Text(text) if text.trim().is_empty() => None,
                 _ => Some(values::text(raw, "faults such as drop=10%,seed=7")?.parse()?),
             };
@@ -335,8 +347,8 @@ pub const KEYS: &[Key] = &[
         default: "auto",
         accepted: "with link = udp: auto, off, an IPv4 group such as 239.1.2.3, or one with the port of node 0, 239.1.2.3:4567",
         meaning: "Where frames for several nodes go in one datagram; auto takes an address of 239.255.0.0/16 that follows from the secret.",
-        apply: |config, raw| {
-            config.multicast_group = values::text(raw, "auto, off, or a group such as 239.1.2.3")?.parse()?;
+        apply: |draft, raw| {
+            draft.multicast = values::text(raw, "auto, off, or a group such as 239.1.2.3")?.parse()?;
             Ok(())
         },
     },
@@ -345,8 +357,8 @@ pub const KEYS: &[Key] = &[
         default: "auto",
         accepted: "auto, sealed, signed, insecure-plain",
         meaning: "What protects a frame on its way; auto is plain on loopback and sealed otherwise.",
-        apply: |config, raw| {
-            config.security = values::choice(raw, Security::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.security = values::choice(raw, Security::WORDS)?;
             Ok(())
         },
     },
@@ -355,8 +367,8 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "a path",
         meaning: "A file of mode 0600 with the 32 bytes, or 64 hexadecimal digits, that every node must know.",
-        apply: |config, raw| {
-            config.secret_file = Some(PathBuf::from(values::text(raw, "a path")?));
+        apply: |draft, raw| {
+            draft.config.secret_file = Some(PathBuf::from(values::text(raw, "a path")?));
             Ok(())
         },
     },
@@ -365,8 +377,8 @@ pub const KEYS: &[Key] = &[
         default: "lazy",
         accepted: "lazy, full, overcommit",
         meaning: "When this machine must prove that it can hold the region.",
-        apply: |config, raw| {
-            config.reserve = values::choice(raw, Reserve::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.reserve = values::choice(raw, Reserve::WORDS)?;
             Ok(())
         },
     },
@@ -375,8 +387,8 @@ pub const KEYS: &[Key] = &[
         default: "all; manager with a libivy JSON file",
         accepted: "all, manager",
         meaning: "The nodes that a node waits for when it starts: all nodes, or only the manager.",
-        apply: |config, raw| {
-            config.start = values::choice(raw, Start::WORDS)?;
+        apply: |draft, raw| {
+            draft.config.start = values::choice(raw, Start::WORDS)?;
             Ok(())
         },
     },
@@ -385,8 +397,8 @@ pub const KEYS: &[Key] = &[
         default: "60",
         accepted: "1 to 86400",
         meaning: "How long a node waits for its peers when it starts; the error names who did not come.",
-        apply: |config, raw| {
-            config.start_seconds_max = values::number(raw, 1, 86_400)?;
+        apply: |draft, raw| {
+            draft.config.start_seconds_max = values::number(raw, 1, 86_400)?;
             Ok(())
         },
     },
@@ -395,8 +407,8 @@ pub const KEYS: &[Key] = &[
         default: "10",
         accepted: "1 to 3600",
         meaning: "How long a peer may be silent while something is expected of it before it is reported by name.",
-        apply: |config, raw| {
-            config.silence_seconds_max = values::number(raw, 1, 3_600)?;
+        apply: |draft, raw| {
+            draft.config.silence_seconds_max = values::number(raw, 1, 3_600)?;
             Ok(())
         },
     },
@@ -405,8 +417,8 @@ pub const KEYS: &[Key] = &[
         default: "3600",
         accepted: "1 to 604800",
         meaning: "How long a barrier or a lock waits for other nodes before it returns an error.",
-        apply: |config, raw| {
-            config.wait_seconds_max = values::number(raw, 1, 604_800)?;
+        apply: |draft, raw| {
+            draft.config.wait_seconds_max = values::number(raw, 1, 604_800)?;
             Ok(())
         },
     },
@@ -415,8 +427,8 @@ pub const KEYS: &[Key] = &[
         default: "120",
         accepted: "1 to 604800",
         meaning: "How long a thread waits for a page, which travels in microseconds, before the node gives up.",
-        apply: |config, raw| {
-            config.fault_seconds_max = values::number(raw, 1, 604_800)?;
+        apply: |draft, raw| {
+            draft.config.fault_seconds_max = values::number(raw, 1, 604_800)?;
             Ok(())
         },
     },
@@ -425,8 +437,8 @@ pub const KEYS: &[Key] = &[
         default: "200",
         accepted: "0 to 1000000",
         meaning: "How long a waiting thread polls before it sleeps; never while other threads want the cores, or when more nodes than cores share a host.",
-        apply: |config, raw| {
-            config.spin_microseconds_max = values::number(raw, 0, 1_000_000)?;
+        apply: |draft, raw| {
+            draft.config.spin_microseconds_max = values::number(raw, 0, 1_000_000)?;
             Ok(())
         },
     },
@@ -435,8 +447,18 @@ pub const KEYS: &[Key] = &[
         default: "128",
         accepted: "0 to 65536",
         meaning: "How many pages a sequential access may ask for at once; 0 asks for each page alone.",
-        apply: |config, raw| {
-            config.prefetch_pages_max = values::number(raw, 0, 65_536)? as usize;
+        apply: |draft, raw| {
+            draft.config.prefetch_pages_max = values::number(raw, 0, 65_536)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "ready_file",
+        default: "none",
+        accepted: "a path",
+        meaning: "A file that exists from when this node has met all others until it leaves, for probes; each node of a host has its own.",
+        apply: |draft, raw| {
+            draft.config.ready_file = Some(PathBuf::from(values::text(raw, "a path")?));
             Ok(())
         },
     },
@@ -445,8 +467,8 @@ pub const KEYS: &[Key] = &[
         default: "none",
         accepted: "a folder",
         meaning: "Where every node writes what it did (node-0.json and so on), for `trellis report`.",
-        apply: |config, raw| {
-            config.record = Some(PathBuf::from(values::text(raw, "a folder")?));
+        apply: |draft, raw| {
+            draft.config.record = Some(PathBuf::from(values::text(raw, "a folder")?));
             Ok(())
         },
     },
@@ -455,8 +477,8 @@ pub const KEYS: &[Key] = &[
         default: "1000000",
         accepted: "0 to 100000000",
         meaning: "How many faults a node's record keeps; later ones are counted, not kept.",
-        apply: |config, raw| {
-            config.record_faults_max = values::number(raw, 0, 100_000_000)? as usize;
+        apply: |draft, raw| {
+            draft.config.record_faults_max = values::number(raw, 0, 100_000_000)? as usize;
             Ok(())
         },
     },
@@ -465,8 +487,8 @@ pub const KEYS: &[Key] = &[
         default: "false",
         accepted: "true, false",
         meaning: "Whether a node prints its counters on standard error when it leaves.",
-        apply: |config, raw| {
-            config.statistics = values::truth(raw)?;
+        apply: |draft, raw| {
+            draft.config.statistics = values::truth(raw)?;
             Ok(())
         },
     },

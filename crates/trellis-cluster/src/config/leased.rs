@@ -6,6 +6,7 @@
 #[cfg(feature = "remote")]
 use trellis_fabric_protocol::wire::address::{HostPrefix, NotAnAddress, PAGE_BYTES};
 
+use super::draft::Draft;
 use super::keys::Wrong;
 #[cfg(not(feature = "remote"))]
 use super::no_prefix::{HostPrefix, NotAnAddress, PAGE_BYTES};
@@ -34,10 +35,10 @@ impl Config {
 }
 
 /// Reads the key `coherence`: a protocol of nodes, or leases.
-pub(super) fn coherence(config: &mut Config, raw: &Raw) -> Result<(), Wrong> {
-    config.has_leases = matches!(raw, Raw::Text(text) if text.trim() == LEASE);
-    if !config.has_leases {
-        config.coherence = ranges::protocol(raw)?;
+pub(super) fn coherence(draft: &mut Draft, raw: &Raw) -> Result<(), Wrong> {
+    draft.has_leases = matches!(raw, Raw::Text(text) if text.trim() == LEASE);
+    if !draft.has_leases {
+        draft.config.coherence = ranges::protocol(raw)?;
     }
     Ok(())
 }
@@ -71,50 +72,49 @@ impl Reader {
     /// Checks which keys go with memory servers, and which do not.
     pub(super) fn check_leases(&mut self) -> Result<(), ConfigError> {
         let is_given = |key| self.origins.contains_key(key);
-        if self.config.has_leases && !is_given("home") {
-            self.config.home = Home::MemoryServer;
+        if self.draft.has_leases && !is_given("home") {
+            self.draft.config.home = Home::MemoryServer;
         }
-        if !self.config.is_leased() {
+        if !self.draft.config.is_leased() {
             return self.check_no_leases();
         }
-        if is_given("coherence") && !self.config.has_leases {
+        if is_given("coherence") && !self.draft.has_leases {
             return self.refuse(
                 "coherence",
                 "pages that lie at memory servers are had under leases; set coherence = \"lease\", leave it out, or set \
                  another home",
             );
         }
-        self.config.has_leases = true;
-        if self.config.page_bytes as u64 != PAGE_BYTES {
+        if self.draft.config.page_bytes as u64 != PAGE_BYTES {
             return self
                 .refuse("page_bytes", "leases are of pages of 4096 bytes; set page_bytes = 4096, or another home");
         }
-        if !matches!(self.config.catch, Catch::Auto | Catch::Handler) {
+        if !matches!(self.draft.config.catch, Catch::Auto | Catch::Handler) {
             return self.refuse(
                 "catch",
                 "a thread whose page is at a memory server must wait in the kernel while others take calls for it; set \
                  catch = \"handler\", leave it out, or set another home",
             );
         }
-        if !self.config.coherence_ranges.is_empty() {
+        if !self.draft.config.coherence_ranges.is_empty() {
             return self.refuse(
                 "coherence_ranges",
                 "all of a region that lies at memory servers is had under leases; leave this out, or set another home",
             );
         }
-        if self.config.joiners_max > 0 {
+        if self.draft.config.joiners_max > 0 {
             return self.refuse(
                 "joiners_max",
                 "nobody can join a running cluster whose region lies at memory servers; set joiners_max = 0, or another home",
             );
         }
-        if self.config.memory_servers.len() > SERVERS_MAX {
-            let servers = self.config.memory_servers.len();
+        if self.draft.config.memory_servers.len() > SERVERS_MAX {
+            let servers = self.draft.config.memory_servers.len();
             let sentence = format!("{servers} memory servers are too many; accepted: at most {SERVERS_MAX}");
             return self.refuse("memory_server", &sentence);
         }
-        if self.config.cache_bytes_max < CACHE_BYTES_MIN {
-            let cache = self.config.cache_bytes_max;
+        if self.draft.config.cache_bytes_max < CACHE_BYTES_MIN {
+            let cache = self.draft.config.cache_bytes_max;
             let sentence = format!("{cache} bytes hold too few pages; accepted: 1MiB and more");
             return self.refuse("cache_bytes_max", &sentence);
         }
@@ -122,7 +122,7 @@ impl Reader {
     }
 
     fn check_no_leases(&self) -> Result<(), ConfigError> {
-        if self.config.has_leases {
+        if self.draft.has_leases {
             return self.refuse(
                 "home",
                 "coherence lease is for pages that lie at memory servers; set home = \"memory-server\", or another coherence",
@@ -139,8 +139,10 @@ impl Reader {
 
     /// Checks that all hosts belong to one cluster.
     fn check_fabric(&self) -> Result<(), ConfigError> {
-        let Some(own) = self.config.prefix.or(self.config.memory_servers.first().copied()) else { return Ok(()) };
-        match self.config.memory_servers.iter().find(|server| server.cluster != own.cluster) {
+        let Some(own) = self.draft.config.prefix.or(self.draft.config.memory_servers.first().copied()) else {
+            return Ok(());
+        };
+        match self.draft.config.memory_servers.iter().find(|server| server.cluster != own.cluster) {
             Some(other) => {
                 let sentence =
                     format!("{other} is of another cluster of hosts than {own}; accepted: hosts of one cluster");
@@ -152,7 +154,7 @@ impl Reader {
 
     /// Checks what a node itself must know. A launcher may not know it yet.
     pub(super) fn check_servers_are_known(&self) -> Result<(), ConfigError> {
-        let config = &self.config;
+        let config = &self.draft.config;
         if !config.is_leased() {
             return Ok(());
         }

@@ -8,6 +8,7 @@
 
 pub(crate) mod checks;
 mod choices;
+mod draft;
 mod elastic;
 mod file;
 mod keys;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use checks::DATAGRAMS_COME_FROM;
 pub use choices::{AcquireDrops, Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 #[cfg(not(feature = "remote"))]
@@ -33,8 +35,10 @@ pub use trellis_cluster_protocol::coherence::Protocol;
 pub use trellis_fabric_protocol::wire::address::HostPrefix;
 pub use trellis_transport::{Faults, Multicast};
 pub use values::bytes_of_text;
+pub use values::is_name_of_host;
 
 use crate::engines;
+use draft::Draft;
 use values::Raw;
 
 /// The maximum number of nodes of a cluster.
@@ -54,30 +58,48 @@ pub fn is_key_variable(name: &str) -> bool {
 /// Variables that `trellis lab run` sets for a command and that are no keys.
 const LAB_VARIABLES: &[&str] = &["TRELLIS_LAB", "TRELLIS_LAB_HOST", "TRELLIS_LAB_ADDRESS", "TRELLIS_LAB_SSH"];
 
-/// The configuration of a node. The fields are the keys of the reference page.
+/// How a node finds the others. The ways exclude each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// By the address `host:port` of every node; the position in the list is the node's number. An empty list is a
+    /// cluster of one node that listens nowhere.
+    Listed(Vec<String>),
+    /// Through the engine that started them.
+    Engine(Engine),
+    /// At a port of one of their hosts.
+    Rendezvous(Rendezvous),
+    /// Through a node of a running cluster, at this address: the process joins, and gets from the cluster everything
+    /// that nodes must agree on.
+    Join(String),
+}
+
+/// Where the nodes of a job meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendezvous {
+    /// The address `host:port`.
+    pub address: String,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// The name of the job.
+    pub job: String,
+}
+
+/// The configuration of a node. The fields are the keys of the reference page, but for keys that exclude each other or
+/// belong to one link: [`Peers`] and [`LinkKind`] have these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The address `host:port` of every node; empty for a cluster of one node that listens nowhere.
-    pub nodes: Vec<String>,
+    /// How this node finds the others.
+    pub peers: Peers,
     /// The number of this process's node.
     pub node: usize,
     /// The number of the node that keeps the directory and owns every page at first.
     pub manager: usize,
     /// The maximum number of processes that join while the cluster runs.
     pub joiners_max: usize,
-    /// The address of a node of the running cluster to join. This process then gets from it everything that nodes must
-    /// agree on.
-    pub join: Option<String>,
-    /// The source of the list of nodes if `nodes` is empty. A loaded configuration never has [`Engine::Auto`] here.
-    pub engine: Engine,
-    /// The address `host:port` where the nodes meet if `nodes` is empty.
-    pub rendezvous: Option<String>,
-    /// The number of nodes that meet there.
-    pub rendezvous_nodes: usize,
-    /// The name of the job that meets there.
-    pub rendezvous_job: String,
     /// The network, or the interface, by which nodes of other hosts reach this one.
     pub network: Option<String>,
+    /// The name or address by which the others reach this host, if it is not one that the host knows.
+    pub advertise: Option<String>,
     /// The ports at which a node listens that finds its address itself.
     pub ports: Ports,
     /// The size of the shared region.
@@ -92,8 +114,6 @@ pub struct Config {
     pub catch: Catch,
     /// The protocol of the region. It has no effect if [`Config::is_leased`].
     pub coherence: Protocol,
-    /// Whether the key `coherence` requests leases instead of a protocol; see [`Config::is_leased`].
-    pub has_leases: bool,
     /// Parts of the region that have another protocol from the start.
     pub coherence_ranges: Vec<CoherenceRange>,
     /// Which node keeps the directory entry and the first copy of a page.
@@ -113,12 +133,6 @@ pub struct Config {
     pub acquire_drops: AcquireDrops,
     /// How messages travel between nodes.
     pub link: LinkKind,
-    /// The provider of libfabric that the link `fabric` uses. `None` leaves the choice to libfabric.
-    pub fabric_provider: Option<String>,
-    /// Faults of the network between this node and its peers, for tests and experiments.
-    pub link_faults: Option<Faults>,
-    /// The group to which frames for several nodes go in one datagram.
-    pub multicast_group: Multicast,
     /// The requested protection of frames; see [`Config::security_in_use`].
     pub security: Security,
     /// The file with the secret that every node must know.
@@ -139,6 +153,8 @@ pub struct Config {
     pub spin_microseconds_max: u64,
     /// The maximum number of pages that a sequential access requests at once.
     pub prefetch_pages_max: usize,
+    /// The file that exists while this node takes part in the cluster.
+    pub ready_file: Option<PathBuf>,
     /// The folder for the record of the run.
     pub record: Option<PathBuf>,
     /// The maximum number of faults that the record keeps.
@@ -153,16 +169,12 @@ impl Default for Config {
     /// A cluster of one node, with the default of every key.
     fn default() -> Self {
         Config {
-            nodes: Vec::new(),
+            peers: Peers::Listed(Vec::new()),
             node: 0,
             manager: 0,
             joiners_max: 0,
-            join: None,
-            engine: Engine::None,
-            rendezvous: None,
-            rendezvous_nodes: 0,
-            rendezvous_job: "trellis".to_owned(),
             network: None,
+            advertise: None,
             ports: Ports::default(),
             region_bytes: 256 << 20,
             heap_bytes: None,
@@ -170,7 +182,6 @@ impl Default for Config {
             page_bytes: 4096,
             catch: Catch::Auto,
             coherence: Protocol::IVY,
-            has_leases: false,
             coherence_ranges: Vec::new(),
             home: Home::Manager,
             memory_servers: Vec::new(),
@@ -180,9 +191,6 @@ impl Default for Config {
             write_detection: WriteDetection::Auto,
             acquire_drops: AcquireDrops::Noticed,
             link: LinkKind::Auto,
-            fabric_provider: None,
-            link_faults: None,
-            multicast_group: Multicast::Automatic,
             security: Security::Auto,
             secret_file: None,
             reserve: Reserve::Lazy,
@@ -193,6 +201,7 @@ impl Default for Config {
             fault_seconds_max: 120,
             spin_microseconds_max: 200,
             prefetch_pages_max: 128,
+            ready_file: None,
             record: None,
             record_faults_max: 1_000_000,
             statistics: false,
@@ -219,9 +228,17 @@ impl Config {
         self.places.get(key).cloned().unwrap_or_else(|| key.to_owned())
     }
 
+    /// The address `host:port` of every node; empty for a node that is alone, and until the others are found.
+    pub fn nodes(&self) -> &[String] {
+        match &self.peers {
+            Peers::Listed(nodes) => nodes,
+            Peers::Engine(_) | Peers::Rendezvous(_) | Peers::Join(_) => &[],
+        }
+    }
+
     /// The number of nodes at the start.
     pub fn node_count(&self) -> usize {
-        self.nodes.len().max(1)
+        self.nodes().len().max(1)
     }
 
     /// The maximum number of nodes: those at the start, and those that may join.
@@ -235,9 +252,14 @@ impl Config {
         std::iter::once(self.coherence).chain(ranges).any(|protocol| protocol.is_release_consistent())
     }
 
-    /// Whether every node is certainly on this host: each address is `localhost` or a loopback address.
+    /// Whether every node is certainly on this host: each known address is `localhost` or a loopback address.
     pub fn is_on_loopback(&self) -> bool {
-        self.nodes.iter().all(|item| values::host_and_port(item).is_ok_and(|(host, _)| values::is_loopback(host)))
+        let is_here = |item: &String| values::host_and_port(item).is_ok_and(|(host, _)| values::is_loopback(host));
+        match &self.peers {
+            Peers::Listed(nodes) => nodes.iter().all(is_here),
+            Peers::Join(address) => is_here(address),
+            Peers::Engine(_) | Peers::Rendezvous(_) => false,
+        }
     }
 
     /// The protection of frames: the key `security`, with `auto` replaced by what it means here. Never
@@ -355,6 +377,15 @@ impl Origin {
         ConfigError { place: self.to_string(), what: what.into() }
     }
 
+    /// What is larger overrides what is smaller.
+    fn strength(&self) -> u8 {
+        match self {
+            Origin::Flag(_) | Origin::Program(_) => 2,
+            Origin::Variable(_) => 1,
+            Origin::File { .. } | Origin::Said(_) | Origin::Default(_) => 0,
+        }
+    }
+
     /// The same place, but another line of the file.
     fn at_line(&self, other: Option<usize>) -> Origin {
         match (self, other) {
@@ -435,13 +466,13 @@ impl Sources {
         let mut reader = self.read()?;
         reader.check_node_is_known()?;
         reader.check_servers_are_known()?;
-        reader.config.places = reader.origins.iter().map(|(key, origin)| (*key, origin.to_string())).collect();
-        Ok(reader.config)
+        reader.draft.config.places = reader.origins.iter().map(|(key, origin)| (*key, origin.to_string())).collect();
+        Ok(reader.draft.config)
     }
 
     /// Reads the configuration for no particular node, as a launcher does before it starts the nodes.
     pub fn load_for_all(self) -> Result<Config, ConfigError> {
-        Ok(self.read()?.config)
+        Ok(self.read()?.draft.config)
     }
 
     fn read(self) -> Result<Reader, ConfigError> {
@@ -455,9 +486,8 @@ impl Sources {
         for flag in &self.flags {
             reader.take_flag(flag)?;
         }
-        if reader.config.engine == Engine::Auto || !reader.origins.contains_key("engine") {
-            reader.config.engine = engines::recognise(|name| self.of_engine.get(name).cloned());
-        }
+        let recognised = engines::recognise(|name| self.of_engine.get(name).cloned());
+        reader.draft.finish(&reader.origins, recognised)?;
         reader.check()?;
         Ok(reader)
     }
@@ -480,7 +510,7 @@ fn raw_of_variable(value: OsString) -> Raw {
 /// A configuration under construction, with the origin of every value.
 #[derive(Default)]
 struct Reader {
-    config: Config,
+    draft: Draft,
     origins: BTreeMap<&'static str, Origin>,
     /// Whether the file was libivy's. Its sizes mean what they mean in libivy.
     is_libivy: bool,
@@ -521,11 +551,11 @@ impl Reader {
                     .error("is missing; a libivy configuration has nodes, manager_id, region_sz and base_addr"));
             }
         }
-        if self.config.nodes.is_empty() {
+        if self.draft.nodes.is_empty() {
             return Err(self.origin("nodes").error("is empty; accepted: a list of at least one \"host:port\""));
         }
         // libivy's workers need only the manager, so a program may list more nodes than it starts.
-        self.config.start = Start::Manager;
+        self.draft.config.start = Start::Manager;
         self.is_libivy = true;
         Ok(())
     }
@@ -533,7 +563,8 @@ impl Reader {
     /// Makes paths in a file relative to the file, so that a configuration means the same from every folder.
     fn resolve_paths(&mut self, file: &Path) {
         let folder = file.parent().unwrap_or(Path::new(""));
-        for path in [&mut self.config.secret_file, &mut self.config.record].into_iter().flatten() {
+        let config = &mut self.draft.config;
+        for path in [&mut config.secret_file, &mut config.ready_file, &mut config.record].into_iter().flatten() {
             *path = folder.join(&*path);
         }
     }
@@ -570,18 +601,18 @@ impl Reader {
         // another node.
         if key.name == "node"
             && let Some(Origin::Variable(variable)) = self.origins.get("node")
-            && value.trim().parse() != Ok(self.config.node)
+            && value.trim().parse() != Ok(self.draft.config.node)
         {
             return Err(origin.error(format!(
                 "the environment says {variable}={}; give the program the same node number, or none",
-                self.config.node
+                self.draft.config.node
             )));
         }
         self.apply(key, &Raw::Text(value.to_owned()), origin.clone())
     }
 
     fn apply(&mut self, key: &'static Key, value: &Raw, origin: Origin) -> Result<(), ConfigError> {
-        if let Err(wrong) = (key.apply)(&mut self.config, value) {
+        if let Err(wrong) = (key.apply)(&mut self.draft, value) {
             return Err(origin.at_line(wrong.line).error(wrong.sentence));
         }
         self.origins.insert(key.name, origin);

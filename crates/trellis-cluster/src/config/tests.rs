@@ -45,7 +45,7 @@ fn the_papers_json_is_accepted_as_it_stands() {
     let scratch = Scratch::new();
     let config = Sources::new().file(scratch.file("ivy.json", LISTING_2)).set("node=2").load().unwrap();
     let expected = Config {
-        nodes: ["localhost:2000", "localhost:2001", "localhost:2002"].map(str::to_owned).to_vec(),
+        peers: Peers::Listed(["localhost:2000", "localhost:2001", "localhost:2002"].map(str::to_owned).to_vec()),
         node: 2,
         manager: 0,
         region_bytes: 256 << 20,
@@ -108,6 +108,41 @@ fn later_sources_win() {
 }
 
 #[test]
+fn nodes_are_found_in_one_way() {
+    let scratch = Scratch::new();
+    let excluded = "exclude each other; leave one of them out";
+    for second in ["rendezvous = \"m:7000\"\nrendezvous_nodes = 2\n", "join = \"m:7000\"\n", "engine = \"pmix\"\n"] {
+        let refused = scratch.refusal("trellis.toml", &format!("nodes = [\"a:1\", \"b:2\"]\n{second}"));
+        assert!(refused.contains("trellis.toml:1") && refused.contains(excluded), "{refused}");
+    }
+    let flags = Sources::new().set("join=a:1").set("nodes=a:1,b:2");
+    assert!(
+        flags.clone().load().unwrap_err().to_string().contains("--set nodes=a:1,b:2: the nodes are found in another")
+    );
+    // A stronger source replaces a weaker one.
+    let file = scratch.file("trellis.toml", "nodes = [\"a:1\", \"b:2\"]\n");
+    let joins = Sources::new().file(&file).variable("TRELLIS_JOIN", "c:3");
+    assert_eq!(joins.clone().load().unwrap().peers, Peers::Join("c:3".to_owned()));
+    let met = joins.set("rendezvous=m:7000").set("rendezvous_nodes=2").load().unwrap();
+    let place = Rendezvous { address: "m:7000".to_owned(), nodes: 2, job: "trellis".to_owned() };
+    assert_eq!(met.peers, Peers::Rendezvous(place));
+    // Several programs write an environment, and the process that joins is the innermost.
+    let both = Sources::new().variable("TRELLIS_JOIN", "c:3").variable("TRELLIS_NODES", "a:1,b:2");
+    assert_eq!(both.load().unwrap().peers, Peers::Join("c:3".to_owned()));
+    let engine = |word: &str| Sources::new().file(&file).set("node=0").set(format!("engine={word}")).load();
+    assert_eq!(engine("pmi2").unwrap().peers, Peers::Engine(Engine::Pmi2));
+    for word in ["none", "auto"] {
+        assert_eq!(engine(word).unwrap().nodes(), ["a:1", "b:2"]);
+    }
+    let wrong = engine("mpi").unwrap_err().to_string();
+    assert!(wrong.contains("accepted: auto, none, pmix, pmi, pmi2, slurm"), "{wrong}");
+    for alone in ["rendezvous_nodes=2", "rendezvous_job=sort"] {
+        let refused = Sources::new().set(alone).load().unwrap_err().to_string();
+        assert!(refused.contains("there is no rendezvous"), "{refused}");
+    }
+}
+
+#[test]
 fn a_launcher_puts_its_own_addresses_over_those_of_a_file() {
     let scratch = Scratch::new();
     let config = Sources::new()
@@ -117,7 +152,7 @@ fn a_launcher_puts_its_own_addresses_over_those_of_a_file() {
         .variable("TRELLIS_LISTEN_FD", "3")
         .load()
         .unwrap();
-    assert_eq!(config.nodes, ["127.0.0.1:7000", "127.0.0.1:7001"]);
+    assert_eq!(config.nodes(), ["127.0.0.1:7000", "127.0.0.1:7001"]);
     assert_eq!((config.node, config.base_address, config.start), (1, 1 << 40, Start::Manager));
 }
 
@@ -230,6 +265,14 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         (
             "multicast_group = \"239.1.2.3\"\n",
             "trellis.toml:1: multicast_group: only the link udp multicasts; set link = udp, or leave this key out",
+        ),
+        (
+            "link = \"udp\"\nadvertise = \"a.example.org\"\n",
+            "trellis.toml:2: advertise: over udp a node is known by the address from which its datagrams come; set link = auto, or leave this key out",
+        ),
+        (
+            "advertise = \"a:7000\"\n",
+            "trellis.toml:1: advertise: `a:7000` is no host; accepted: a name such as a.example.org of up to 100 letters, or an address such as 10.0.0.1 or fd00::1, without a port",
         ),
         (
             "link = \"udp\"\njoiners_max = 2\n",
@@ -446,7 +489,8 @@ fn a_group_for_multicasts_is_read() {
     let sources = Sources::new().set("link=udp");
     for text in ["auto", "off", "239.1.2.3", "239.1.2.3:4567"] {
         let config = sources.clone().set(format!("multicast_group={text}")).load().unwrap();
-        assert_eq!(config.multicast_group.to_string(), text);
+        let LinkKind::Udp { multicast, .. } = config.link else { panic!("{config:?}") };
+        assert_eq!(multicast.to_string(), text);
     }
     let sentence = sources.set("multicast_group=10.0.0.1").load().unwrap_err().to_string();
     assert!(sentence.starts_with("--set multicast_group=10.0.0.1: "), "{sentence}");
@@ -455,9 +499,13 @@ fn a_group_for_multicasts_is_read() {
 #[test]
 fn a_bad_network_is_read_and_taken_back() {
     let sources = Sources::new().set("link=udp").set("link_faults=drop=10%,duplicate=5%,reorder=5%,seed=7");
-    let faults = sources.clone().load().unwrap().link_faults.unwrap();
+    let faults_of = |sources: Sources| match sources.load().unwrap().link {
+        LinkKind::Udp { faults, .. } => faults,
+        other => panic!("{other}"),
+    };
+    let faults = faults_of(sources.clone()).unwrap();
     assert_eq!((faults.drop_ppm, faults.duplicate_ppm, faults.reorder_ppm, faults.seed), (100_000, 50_000, 50_000, 7));
-    assert_eq!(sources.clone().set("link_faults=").load().unwrap().link_faults, None);
+    assert_eq!(faults_of(sources.clone().set("link_faults=")), None);
     let sentence = sources.set("link_faults=drop=much").load().unwrap_err().to_string();
     assert!(sentence.starts_with("--set link_faults=drop=much: "), "{sentence}");
 }
@@ -487,7 +535,7 @@ fn nodes_with_other_protocols_learn_in_what_and_the_longest_agreement_fits() {
     let sentence = ours.agree(&theirs.agreement()).unwrap_err();
     assert!(sentence.starts_with("it has coherence_ranges ") && sentence.contains("this node has none"), "{sentence}");
     let longest = Config {
-        nodes: (0..54).map(|node| format!("host-{node}:1")).collect(),
+        peers: Peers::Listed((0..54).map(|node| format!("host-{node}:1")).collect()),
         manager: 53,
         joiners_max: 10,
         region_bytes: 64 << 30,
@@ -535,7 +583,7 @@ fn nodes_agree_how_many_may_join() {
 
 #[test]
 fn nodes_that_differ_learn_in_what() {
-    let ours = Config { nodes: vec!["a:1".to_owned(), "b:2".to_owned()], ..Config::default() };
+    let ours = Config { peers: Peers::Listed(vec!["a:1".to_owned(), "b:2".to_owned()]), ..Config::default() };
     let theirs = Config { page_bytes: 8192, node: 1, record: Some(PathBuf::from("/tmp")), ..ours.clone() };
     assert_eq!(ours.agree(&Config { node: 1, ..ours.clone() }.agreement()), Ok(()));
     assert_eq!(
@@ -569,9 +617,9 @@ fn the_link_fabric_is_for_builds_that_have_it_and_for_networks_that_are_trusted(
         assert!(sentence.contains("--features fabric") && sentence.contains("link = auto"), "{sentence}");
         return;
     }
-    let config = sources.clone().load().unwrap();
-    assert_eq!((config.link, config.fabric_provider.as_deref()), (LinkKind::Fabric, Some("shm")));
-    assert_eq!(sources.clone().set("fabric_provider=").load().unwrap().fabric_provider, None);
+    let link = |sources: Sources| sources.load().unwrap().link;
+    assert_eq!(link(sources.clone()), LinkKind::Fabric { provider: Some("shm".to_owned()) });
+    assert_eq!(link(sources.clone().set("fabric_provider=")), LinkKind::Fabric { provider: None });
     let sentence = sources.clone().set("joiners_max=1").load().unwrap_err().to_string();
     assert!(sentence.contains("no process can join a running cluster over fabric"), "{sentence}");
     for security in ["sealed", "signed"] {

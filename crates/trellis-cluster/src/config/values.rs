@@ -135,6 +135,28 @@ pub(super) fn addresses(raw: &Raw) -> Result<Vec<(String, Option<usize>)>, Strin
     }
 }
 
+/// The maximum length of the name of a host in bytes. It must fit into what a node says at a rendezvous.
+const HOST_BYTES_MAX: usize = 100;
+
+/// A name or an address of a host.
+pub(super) fn name_of_host(raw: &Raw) -> Result<String, String> {
+    let name = text(raw, "a name or an address of this host")?;
+    match is_name_of_host(&name) {
+        true => Ok(name),
+        false => Err(format!(
+            "`{name}` is no host; accepted: a name such as a.example.org of up to {HOST_BYTES_MAX} letters, or an address \
+             such as 10.0.0.1 or fd00::1, without a port"
+        )),
+    }
+}
+
+/// Whether this is an address, or may be the name of a host.
+pub fn is_name_of_host(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_');
+    let is_name = (1..=HOST_BYTES_MAX).contains(&name.len()) && !name.starts_with('-') && name.chars().all(is_letter);
+    is_name || name.parse::<std::net::IpAddr>().is_ok()
+}
+
 /// Checks one `host:port` and returns its two parts. An IPv6 address stands in brackets.
 pub(super) fn host_and_port(item: &str) -> Result<(&str, u16), String> {
     let wrong = |what: &str| format!("`{item}` {what}; accepted: host:port, such as 10.0.0.1:2000 or [::1]:2000");

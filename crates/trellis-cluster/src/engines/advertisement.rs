@@ -15,19 +15,37 @@ const FORM: &str = "1";
 /// The maximum length of the text in bytes. It must fit into a question of the link, with a name and a number.
 pub(super) const ADVERTISEMENT_BYTES_MAX: usize = 160;
 
-/// The addresses at which a node can be reached. As text: `1;HOST;PORT;ADDRESS/BITS,…`.
+/// The addresses at which a node can be reached. As text: `1;HOST;PORT;ADDRESS/BITS,…`, or `1;HOST;PORT;@NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Advertisement {
     /// An identifier of the host: equal for all processes that share one loopback interface, and for no others.
     host: String,
     port: u16,
-    networks: Vec<(IpAddr, u32)>,
+    place: Place,
+}
+
+/// Where the port is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// At the addresses of the host, each in its network.
+    Networks(Vec<(IpAddr, u32)>),
+    /// At this name or address, whatever the host has.
+    Name(String),
 }
 
 impl Advertisement {
     /// The address of one interface.
     pub(super) fn of_interface(port: u16, interface: &Interface) -> Result<Advertisement, String> {
-        Ok(Advertisement { host: host()?, port, networks: vec![(interface.address, interface.prefix_bits)] })
+        Ok(Advertisement {
+            host: host()?,
+            port,
+            place: Place::Networks(vec![(interface.address, interface.prefix_bits)]),
+        })
+    }
+
+    /// The name or address that the user gave.
+    pub(super) fn of_name(port: u16, name: String) -> Result<Advertisement, String> {
+        Ok(Advertisement { host: host()?, port, place: Place::Name(name) })
     }
 
     /// The addresses of this host, with a port that listens at all of them: those of IPv4, or those of both kinds.
@@ -39,24 +57,52 @@ impl Advertisement {
         all.sort_by_key(|interface| interface.address.is_ipv6());
         let mut networks: Vec<(IpAddr, u32)> = all.iter().map(|one| (one.address, one.prefix_bits)).collect();
         networks.dedup();
-        let mut advertisement = Advertisement { host: host()?, port, networks };
-        while advertisement.to_string().len() > ADVERTISEMENT_BYTES_MAX {
-            advertisement.networks.pop();
+        let host = host()?;
+        loop {
+            let place = Place::Networks(networks.clone());
+            let advertisement = Advertisement { host: host.clone(), port, place };
+            if advertisement.to_string().len() <= ADVERTISEMENT_BYTES_MAX || networks.pop().is_none() {
+                return Ok(advertisement);
+            }
         }
-        Ok(advertisement)
     }
 
     /// Reads an advertisement. Returns also what follows it after a further `;`.
     pub(super) fn parse(text: &str) -> Option<(Advertisement, Option<&str>)> {
         let mut fields = text.split(';');
         fields.next().filter(|form| *form == FORM)?;
-        let (host, port, networks) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?);
+        let (host, port, place) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?);
         let network = |text: &str| {
             let (address, bits) = text.split_once('/')?;
             Some((address.parse().ok()?, bits.parse().ok()?))
         };
-        let networks = networks.split(',').filter(|text| !text.is_empty()).map(network).collect::<Option<_>>()?;
-        Some((Advertisement { host, port, networks }, fields.next()))
+        let place = match place.strip_prefix('@') {
+            Some(name) => Place::Name(name.to_owned()),
+            None => {
+                let networks = place.split(',').filter(|text| !text.is_empty()).map(network);
+                Place::Networks(networks.collect::<Option<_>>()?)
+            }
+        };
+        Some((Advertisement { host, port, place }, fields.next()))
+    }
+
+    /// Its addresses, if the user named none.
+    fn networks(&self) -> &[(IpAddr, u32)] {
+        match &self.place {
+            Place::Networks(networks) => networks,
+            Place::Name(_) => &[],
+        }
+    }
+
+    /// Its name and port, if the user named it.
+    fn named(&self) -> Option<String> {
+        match &self.place {
+            Place::Networks(_) => None,
+            Place::Name(name) => Some(match name.parse::<IpAddr>() {
+                Ok(address) => SocketAddr::from((address, self.port)).to_string(),
+                Err(_) => format!("{name}:{}", self.port),
+            }),
+        }
     }
 
     /// The identifier of the host.
@@ -68,10 +114,12 @@ impl Advertisement {
 impl fmt::Display for Advertisement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{FORM};{};{};", self.host, self.port)?;
-        for (index, (address, bits)) in self.networks.iter().enumerate() {
-            write!(formatter, "{}{address}/{bits}", if index == 0 { "" } else { "," })?;
+        match &self.place {
+            Place::Name(name) => write!(formatter, "@{name}"),
+            Place::Networks(networks) => networks.iter().enumerate().try_for_each(|(index, (address, bits))| {
+                write!(formatter, "{}{address}/{bits}", if index == 0 { "" } else { "," })
+            }),
         }
-        Ok(())
     }
 }
 
@@ -91,27 +139,27 @@ fn host() -> Result<String, String> {
     Ok(format!("{}.{namespace:x}", boot.trim().replace('-', "")))
 }
 
-/// One address for each node, by which all others reach it. If the user named a network, it is used on one host, too.
+/// One address for each node, by which all others reach it. If the user named a network, it is used on one host, too; a
+/// name that the user gave to a host is used by other hosts.
 pub(super) fn addresses(all: &[Advertisement], is_network_named: bool) -> Result<Vec<String>, String> {
-    let chosen = |addresses: Vec<IpAddr>| {
-        let pairs = addresses.iter().zip(all);
-        pairs.map(|(address, node)| SocketAddr::from((*address, node.port)).to_string()).collect()
-    };
+    let at = |node: &Advertisement, address: IpAddr| SocketAddr::from((address, node.port)).to_string();
     let first = all.first().ok_or("the job has no nodes")?;
     if !is_network_named && all.iter().all(|node| node.host == first.host) {
-        return Ok(chosen(vec![Ipv4Addr::LOCALHOST.into(); all.len()]));
+        return Ok(all.iter().map(|node| at(node, Ipv4Addr::LOCALHOST.into())).collect());
     }
     let is_shared = |node: &Advertisement, address: IpAddr| {
-        all.iter().any(|other| other.host != node.host && other.networks.iter().any(|(theirs, _)| *theirs == address))
+        all.iter().any(|other| other.host != node.host && other.networks().iter().any(|(theirs, _)| *theirs == address))
     };
     let find = |node: &Advertisement, is_wanted: &dyn Fn(IpAddr) -> bool| {
-        let mut addresses = node.networks.iter().map(|(address, _)| *address);
-        addresses.find(|address| is_wanted(*address) && !is_shared(node, *address))
+        let mut addresses = node.networks().iter().map(|(address, _)| *address);
+        let found = addresses.find(|address| is_wanted(*address) && !is_shared(node, *address));
+        node.named().or_else(|| found.map(|address| at(node, address)))
     };
-    for (prefix, bits) in &first.networks {
+    let unnamed = all.iter().find(|node| node.named().is_none()).unwrap_or(first);
+    for (prefix, bits) in unnamed.networks() {
         let there = all.iter().map(|node| find(node, &|address| is_in(*prefix, *bits, address)));
-        if let Some(addresses) = there.collect::<Option<Vec<_>>>() {
-            return Ok(chosen(addresses));
+        if let Some(addresses) = there.collect() {
+            return Ok(addresses);
         }
     }
     // No network has all of them, so there are routes between networks.
@@ -119,11 +167,11 @@ pub(super) fn addresses(all: &[Advertisement], is_network_named: bool) -> Result
         find(node, &|_| true).ok_or_else(|| {
             format!(
                 "node {number} has no address by which other hosts could reach it; connect its host to a network, or \
-                 name one in the key network"
+                 name one in the key network, or its own in the key advertise"
             )
         })
     });
-    Ok(chosen(anywhere.collect::<Result<_, _>>()?))
+    anywhere.collect()
 }
 
 #[cfg(test)]
@@ -142,14 +190,26 @@ mod tests {
         assert_eq!(Advertisement::parse(&text), Some((mine.clone(), None)));
         assert_eq!(Advertisement::parse(&format!("{text};word")), Some((mine, Some("word"))));
         let of_ipv4 = Advertisement::of_this_host(7, false).expect("interfaces can be listed");
-        assert!(of_ipv4.networks.iter().all(|(address, _)| address.is_ipv4()), "{of_ipv4}");
+        assert!(of_ipv4.networks().iter().all(|(address, _)| address.is_ipv4()), "{of_ipv4}");
         let interface = Interface::in_network("lo").expect("every machine has it");
         let of_one = Advertisement::of_interface(7, &interface).expect("it is a host");
-        assert_eq!(of_one.networks, [(Ipv4Addr::LOCALHOST.into(), 8)]);
+        assert_eq!(of_one.networks(), [(Ipv4Addr::LOCALHOST.into(), 8)]);
         assert_eq!(addresses(&[of_one.clone(), of_one], true).unwrap(), ["127.0.0.1:7", "127.0.0.1:7"]);
         for wrong in ["", "2;h;7;", "1;h;x;", "1;h;7", "1;h;7;10.0.0.1"] {
             assert_eq!(Advertisement::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_name_that_was_given_to_a_host_is_used_by_other_hosts() {
+        let named = Advertisement::of_name(7, "a.example.org".to_owned()).expect("it is a host");
+        assert_eq!(Advertisement::parse(&named.to_string()), Some((named.clone(), None)));
+        let others = [of("1;b;8;172.17.0.1/16,10.0.0.2/24"), of("1;c;9;10.0.0.3/24")];
+        let all = [std::slice::from_ref(&named), &others[..]].concat();
+        assert_eq!(addresses(&all, false).unwrap(), ["a.example.org:7", "10.0.0.2:8", "10.0.0.3:9"]);
+        let of_ipv6 = [of("1;a;7;@fd00::1"), of("1;b;8;@10.9.9.9")];
+        assert_eq!(addresses(&of_ipv6, false).unwrap(), ["[fd00::1]:7", "10.9.9.9:8"]);
+        assert_eq!(addresses(&[named.clone(), named], false).unwrap(), ["127.0.0.1:7", "127.0.0.1:7"]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use trellis_transport::Interface;
 
 use self::advertisement::Advertisement;
-use crate::config::{Config, Engine, LinkKind};
+use crate::config::{Config, Engine, Peers};
 use crate::join::JoinError;
 use crate::secret::Secret;
 
@@ -43,20 +43,20 @@ pub(crate) const VARIABLES: &[&str] = &[
     "SLURM_STEP_NODELIST",
 ];
 
-/// The engine whose environment this is.
+/// The engine whose environment this is, if it is that of one.
 ///
 /// `mpirun` in an allocation of Slurm leaves the variables of Slurm in place, so those of `mpirun` take precedence.
-pub(crate) fn recognise(variable: impl Fn(&str) -> Option<String>) -> Engine {
+pub(crate) fn recognise(variable: impl Fn(&str) -> Option<String>) -> Option<Engine> {
     let has = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
     if has("PMIX_NAMESPACE") && has("PMIX_RANK") {
-        return Engine::Pmix;
+        return Some(Engine::Pmix);
     }
     if has("PMI_FD") || (has("PMI_PORT") && has("PMI_ID")) {
-        return Engine::Pmi;
+        return Some(Engine::Pmi);
     }
     match slurm::tasks_of_step(variable) {
-        Some(2..) => Engine::Slurm,
-        _ => Engine::None,
+        Some(2..) => Some(Engine::Slurm),
+        _ => None,
     }
 }
 
@@ -101,11 +101,6 @@ pub(crate) struct Met {
 /// Whether this process has used its engine's exchange, which serves each process once.
 static HAS_MET: AtomicBool = AtomicBool::new(false);
 
-/// Whether the list of nodes comes from an engine or a rendezvous.
-pub(crate) fn is_wanted(config: &Config) -> bool {
-    config.is_placed_by_engine() && config.nodes.is_empty() && config.join.is_none()
-}
-
 /// Meets the other nodes of the job, and sets the number and the addresses in the configuration. `handed_over` is the
 /// secret from a launcher, if there is one.
 pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<Met, JoinError> {
@@ -120,26 +115,27 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
     let address = match &network {
         Some(interface) => interface.address,
         // A socket for datagrams serves only one kind of address.
-        None if config.link == LinkKind::Udp => Ipv4Addr::UNSPECIFIED.into(),
+        None if config.link.has_datagrams() => Ipv4Addr::UNSPECIFIED.into(),
         None => everywhere(),
     };
     let (listener, datagrams, port) =
         listen(config, address).map_err(|why| refused(format!("no port of {address} is free: {why}")))?;
-    let mine = match &network {
-        Some(interface) => Advertisement::of_interface(port, interface),
-        None => Advertisement::of_this_host(port, address.is_ipv6()),
+    let mine = match (&config.advertise, &network) {
+        (Some(name), _) => Advertisement::of_name(port, name.clone()),
+        (None, Some(interface)) => Advertisement::of_interface(port, interface),
+        (None, None) => Advertisement::of_this_host(port, address.is_ipv6()),
     };
     let mine = mine.map_err(&refused)?;
     let of_file = || config.secret_file.as_deref().map(Secret::from_file).transpose();
     let given = handed_over.map_or_else(of_file, |secret| Ok(Some(secret)))?;
-    let exchange: Option<Exchange> = match (&config.rendezvous, config.engine) {
-        (None, Engine::Pmix) => Some(pmix::exchange),
-        (None, Engine::Pmi) => Some(pmi::exchange),
-        (None, Engine::Pmi2) => Some(pmi::exchange_2),
+    let is_over_port = matches!(config.peers, Peers::Engine(Engine::Pmi | Engine::Pmi2)) && pmi::is_over_port();
+    let exchange: Option<Exchange> = match config.peers {
+        Peers::Engine(Engine::Pmix) => Some(pmix::exchange),
+        Peers::Engine(Engine::Pmi) => Some(pmi::exchange),
+        Peers::Engine(Engine::Pmi2) => Some(pmi::exchange_2),
         _ => None,
     };
-    let is_kept_to_the_job =
-        exchange.is_some() && !(matches!(config.engine, Engine::Pmi | Engine::Pmi2) && pmi::is_over_port());
+    let is_kept_to_the_job = exchange.is_some() && !is_over_port;
     let own = match given {
         None if !is_kept_to_the_job => Some(Secret::of_this_user()?),
         given => given,
@@ -182,15 +178,16 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
 
 /// The engine, for sentences.
 fn name_of(config: &Config) -> String {
-    match (&config.rendezvous, config.engine) {
-        (Some(place), _) => format!("rendezvous {place}"),
-        (None, engine) => format!("engine {engine}"),
+    match &config.peers {
+        Peers::Rendezvous(place) => format!("rendezvous {}", place.address),
+        Peers::Engine(engine) => format!("engine {engine}"),
+        Peers::Listed(_) | Peers::Join(_) => unreachable!("nodes that are listed, or join, do not meet"),
     }
 }
 
 /// The unspecified address of IPv6, which takes connections of both kinds, or that of IPv4 if the system separates them
 /// (`bindv6only` in ip-sysctl). It is not known yet which address the others will use.
-fn everywhere() -> IpAddr {
+pub fn everywhere() -> IpAddr {
     let bound_apart = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     if bound_apart.is_ok_and(|flag| flag.trim() == "0") && TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {
         return Ipv6Addr::UNSPECIFIED.into();
@@ -199,7 +196,7 @@ fn everywhere() -> IpAddr {
 }
 
 fn listen(config: &Config, address: IpAddr) -> std::io::Result<(Option<TcpListener>, Option<UdpSocket>, u16)> {
-    if config.link == LinkKind::Udp {
+    if config.link.has_datagrams() {
         let socket = config.ports.bind(|port| UdpSocket::bind((address, port)))?;
         let port = socket.local_addr()?.port();
         return Ok((None, Some(socket), port));
@@ -213,28 +210,28 @@ fn listen(config: &Config, address: IpAddr) -> std::io::Result<(Option<TcpListen
 mod tests {
     use super::*;
 
-    fn recognised(variables: &[(&str, &str)]) -> Engine {
+    fn recognised(variables: &[(&str, &str)]) -> Option<Engine> {
         recognise(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]
     fn each_engine_is_recognised_by_what_it_sets() {
-        assert_eq!(recognised(&[]), Engine::None);
-        assert_eq!(recognised(&[("PMI_FD", "5"), ("PMI_RANK", "0")]), Engine::Pmi);
-        assert_eq!(recognised(&[("PMI_PORT", "h:7"), ("PMI_ID", "1")]), Engine::Pmi);
+        assert_eq!(recognised(&[]), None);
+        assert_eq!(recognised(&[("PMI_FD", "5"), ("PMI_RANK", "0")]), Some(Engine::Pmi));
+        assert_eq!(recognised(&[("PMI_PORT", "h:7"), ("PMI_ID", "1")]), Some(Engine::Pmi));
         let task = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "4")];
-        assert_eq!(recognised(&task), Engine::Slurm);
+        assert_eq!(recognised(&task), Some(Engine::Slurm));
         let mpirun_there = [task.as_slice(), &[("PMIX_NAMESPACE", "n"), ("PMIX_RANK", "0")]].concat();
-        assert_eq!(recognised(&mpirun_there), Engine::Pmix);
+        assert_eq!(recognised(&mpirun_there), Some(Engine::Pmix));
     }
 
     #[test]
     fn a_batch_script_and_a_single_task_are_no_cluster() {
         let script = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
-        assert_eq!(recognised(&script), Engine::None);
-        assert_eq!(recognised(&[script.as_slice(), &[("SLURM_STEP_ID", "4294967291")]].concat()), Engine::None);
+        assert_eq!(recognised(&script), None);
+        assert_eq!(recognised(&[script.as_slice(), &[("SLURM_STEP_ID", "4294967291")]].concat()), None);
         let single = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
-        assert_eq!(recognised(&single), Engine::None);
+        assert_eq!(recognised(&single), None);
     }
 
     #[test]

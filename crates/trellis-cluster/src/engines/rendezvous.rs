@@ -20,7 +20,7 @@ use trellis_transport::links::tcp::{Tcp, TcpOptions};
 use trellis_transport::{HELLO_BYTES_MAX, Security, interfaces};
 
 use super::{Exchanged, advertisement::Advertisement, slurm};
-use crate::config::{Config, NODES_MAX};
+use crate::config::{Config, NODES_MAX, Peers, Rendezvous};
 use crate::secret::Secret;
 
 /// How long one question may take, beside what is left of `start_seconds_max`.
@@ -52,10 +52,10 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn of(config: &Config) -> Result<Place, String> {
-        if let Some(address) = &config.rendezvous {
+        if let Peers::Rendezvous(place) = &config.peers {
             let node = config.places.contains_key("node").then_some(config.node);
-            let (nodes, job) = (config.rendezvous_nodes, config.rendezvous_job.clone());
-            return Place { address: address.clone(), nodes, job, node }.checked();
+            let Rendezvous { address, nodes, job } = place.clone();
+            return Place { address, nodes, job, node }.checked();
         }
         Place::of_slurm(|name| std::env::var(name).ok())
     }

@@ -301,7 +301,7 @@ mod tests {
     use trellis_transport::links::in_process;
 
     use super::*;
-    use crate::{Cluster, Config};
+    use crate::{Cluster, Config, config::Peers};
     use trellis_cluster_protocol::PageIndex;
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
         let (locked, ended) = (Barrier::new(2), Barrier::new(2));
         let node = |node: usize, link| {
             let config = Config {
-                nodes: vec!["localhost:1".to_owned(), "localhost:2".to_owned()],
+                peers: Peers::Listed(vec!["localhost:1".to_owned(), "localhost:2".to_owned()]),
                 node,
                 coherence: "lock(dynamic)".parse().expect("there is such a protocol"),
                 region_bytes: 1 << 20,

@@ -356,7 +356,7 @@ impl Node {
 
     /// How an error names a peer.
     pub(crate) fn name_of(&self, node: NodeId) -> String {
-        match self.config.nodes.get(usize::from(node.0)) {
+        match self.config.nodes().get(usize::from(node.0)) {
             Some(address) => format!("node {} ({address})", node.0),
             None if node.0 >= self.founders => format!("node {} (which joined later)", node.0),
             None => format!("node {}", node.0),

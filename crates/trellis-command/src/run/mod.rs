@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rustix::thread::CpuSet;
-use trellis::config::{self, Config, LinkKind, Ports, Sources};
+use trellis::config::{self, Config, Ports, Sources};
 use trellis::launch;
 
 use crate::exit::{self, Ending, Failure};
@@ -196,7 +196,7 @@ pub struct RunArguments {
     join: Option<String>,
     /// Start nodes that meet the others of their job at this address, a port of one of their hosts; nothing else is
     /// needed to start them, so any scheduler can
-    #[arg(long, value_name = "HOST:PORT", requires = "nodes", conflicts_with_all = ["hosts", "hostfile", "join"])]
+    #[arg(long, value_name = "HOST:PORT", requires = "nodes", conflicts_with_all = ["hosts", "hostfile", "join", "advertise"])]
     #[arg(conflicts_with_all = ["joiners_max", "ssh", "copy"], help_heading = "Rendezvous")]
     rendezvous: Option<String>,
     /// The name of the job, so that nodes of another job are refused
@@ -489,7 +489,7 @@ fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, gua
             None => Some(here()?),
             Some(given) => Some(std::path::absolute(given).unwrap_or_else(|_| given.clone())),
         },
-        has_datagrams: read.link == LinkKind::Udp,
+        has_datagrams: read.link.has_datagrams(),
         bind_to: plan.bind_to,
         ports: read.ports,
         silence: Duration::from_secs(read.silence_seconds_max),
@@ -556,7 +556,7 @@ impl Wiring {
         let mut listed = addresses.join(",");
         let read = check_configuration(plan, joining, &listed)?;
         let memory = if is_elsewhere { None } else { memory::Place::for_run(&read, plan.nodes)? };
-        let is_udp = read.link == LinkKind::Udp && !is_elsewhere;
+        let is_udp = read.link.has_datagrams() && !is_elsewhere;
         if is_udp || memory.as_ref().is_some_and(|memory| memory.has_moved()) {
             (sockets, addresses) = network::listen(listening, local, is_udp, Ports::default())?;
             listed = addresses.join(",");

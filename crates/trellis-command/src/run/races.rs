@@ -52,7 +52,7 @@ const OF_REGIONS: &[&str] = &["._omp_fn", "omp_outlined"];
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ordering {
     /// The first of these instructions, and where it stands.
-    instruction: String,
+    instruction: &'static str,
     place: String,
     file: PathBuf,
     /// How many more there are.
@@ -163,14 +163,12 @@ fn in_file(file: &Path, bytes: &[u8]) -> Result<Option<Ordering>, String> {
             match &mut found {
                 Some(found) => found.more += 1,
                 None => {
-                    let name = format!("{:?}", instruction.mnemonic()).to_lowercase();
-                    let prefix = if instruction.has_lock_prefix() { "lock " } else { "" };
                     let place = match function {
                         Some(function) => format!("the function {function}"),
                         None => format!("the code at {address:#x}"),
                     };
                     let file = file.to_owned();
-                    found = Some(Ordering { instruction: format!("{prefix}{name}"), place, file, more: 0 });
+                    found = Some(Ordering { instruction: kind_of(&instruction), place, file, more: 0 });
                 }
             }
         }
@@ -229,6 +227,20 @@ fn orders(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix()
         || instruction.mnemonic() == Mnemonic::Xchg && has_memory
         || matches!(instruction.mnemonic(), Mnemonic::Mfence | Mnemonic::Pause | Mnemonic::Tpause | Mnemonic::Umwait)
+}
+
+/// The name of such an instruction, or its prefix. The names of all instructions would be a hundredth of the command.
+fn kind_of(instruction: &Instruction) -> &'static str {
+    match instruction.mnemonic() {
+        Mnemonic::Mfence => "mfence",
+        Mnemonic::Pause => "pause",
+        Mnemonic::Tpause => "tpause",
+        Mnemonic::Umwait => "umwait",
+        Mnemonic::Xchg => "xchg",
+        Mnemonic::Cmpxchg => "lock cmpxchg",
+        Mnemonic::Xadd => "lock xadd",
+        _ => "lock",
+    }
 }
 
 /// Whether an atomic instruction changes one variable, as a reduction does, and not an element of an array; an addition of

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use trellis::config::{Catch, Home};
+use trellis::config::{Catch, Home, Peers};
 use trellis::transport::links::in_process;
 use trellis::transport::{Link, Security, TcpOptions};
 use trellis::{Cluster, Config, Protocol};
@@ -71,7 +71,7 @@ pub(crate) fn sockets(nodes: usize) -> impl Iterator<Item = TcpOptions> {
 /// What node `node` of `nodes` in this process is told; regions of the nodes lie at different addresses.
 pub(crate) fn config(node: usize, nodes: usize) -> Config {
     Config {
-        nodes: (0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect(),
+        peers: Peers::Listed((0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect()),
         node,
         region_bytes: REGION_BYTES,
         base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),

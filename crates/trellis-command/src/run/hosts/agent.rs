@@ -386,9 +386,10 @@ impl<'a> Agent<'a> {
             failure
         })?;
         self.processors = preparation.bind_to.processors(preparation.nodes.len())?;
-        let address = match &preparation.network {
-            Some(network) => network::address_in(network)?,
-            None => preparation.address,
+        let address = match (&preparation.network, &preparation.advertised) {
+            (Some(network), _) => network::address_in(network)?,
+            (None, Some(_)) => trellis::engines::everywhere(),
+            (None, None) => preparation.address,
         };
         let (first, last) = preparation.ports;
         let (nodes, ports) = (preparation.nodes.len(), Ports { first, last });
@@ -400,6 +401,10 @@ impl<'a> Agent<'a> {
             failure
         })?;
         self.sockets = sockets;
+        let addresses = match &preparation.advertised {
+            Some(name) => addresses.iter().map(|bound| network::advertised(name, bound)).collect(),
+            None => addresses,
+        };
         self.preparation = Some(preparation);
         self.say(&Report::Prepared(addresses), b"");
         Ok(())

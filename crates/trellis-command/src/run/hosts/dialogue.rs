@@ -57,6 +57,8 @@ pub(crate) struct Preparation {
     pub(super) address: IpAddr,
     /// The network in which they listen instead, as a prefix or the name of an interface.
     pub(super) network: Option<String>,
+    /// The name or address by which the others reach this host instead.
+    pub(super) advertised: Option<String>,
     /// Whether the nodes use datagrams.
     pub(super) has_datagrams: bool,
     /// The first and the last port at which they may listen; 0 for any.

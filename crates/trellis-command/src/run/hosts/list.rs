@@ -7,6 +7,7 @@
 use std::iter;
 
 use clap::ValueEnum;
+use trellis::config::is_name_of_host;
 
 /// Which nodes come to one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -25,6 +26,8 @@ pub(crate) struct Host {
     pub(super) target: String,
     /// How many nodes it takes, if the user says so.
     slots: Option<usize>,
+    /// How the others reach it, if the user says so.
+    pub(super) advertised: Option<String>,
 }
 
 impl Host {
@@ -47,7 +50,7 @@ impl Host {
         if !target.split('@').all(is_name) {
             return Err(format!("`{word}` is no host; write name, user@name or name:slots"));
         }
-        Ok(Host { target, slots })
+        Ok(Host { target, slots, advertised: None })
     }
 }
 
@@ -127,6 +130,21 @@ pub(super) fn placed(
     Ok(placed)
 }
 
+/// Takes how others reach hosts, as `HOST=ADDRESS`.
+pub(super) fn advertise(placed: &mut [(Host, Vec<usize>)], words: &[String]) -> Result<(), String> {
+    for word in words {
+        let (name, address) =
+            word.split_once('=').filter(|(_, address)| is_name_of_host(address)).ok_or_else(|| {
+                format!("--advertise {word}: write HOST=ADDRESS; the address is a name or a number, without a port")
+            })?;
+        let mut hosts = placed.iter_mut().map(|(host, _)| host);
+        let host = hosts.find(|host| host.name() == name || host.target == name);
+        host.ok_or_else(|| format!("--advertise {word}: no node runs on a host {name}"))?.advertised =
+            Some(address.to_owned());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +199,17 @@ mod tests {
         let said: Vec<_> = hosts.iter().map(|host| (host.target.as_str(), host.slots)).collect();
         assert_eq!(said, [("h0", Some(4)), ("h1", Some(2)), ("h2", Some(2))]);
         assert_eq!(in_file("h0\nh1 cpus=2\n").unwrap_err(), "line 2: `cpus=2` is not understood; write slots=NUMBER");
+    }
+
+    #[test]
+    fn hosts_are_reached_as_the_user_says() {
+        let mut placed = placed(in_list("a,me@b").unwrap(), None, None, MapBy::Slot).unwrap();
+        advertise(&mut placed, &["b=10.9.9.9".to_owned(), "a=a.example.org".to_owned()]).unwrap();
+        let said: Vec<_> = placed.iter().map(|(host, _)| host.advertised.as_deref()).collect();
+        assert_eq!(said, [Some("a.example.org"), Some("10.9.9.9")]);
+        for wrong in ["c=10.9.9.9", "a", "a=", "a=b:7", "a=b c"] {
+            assert!(advertise(&mut placed, &[wrong.to_owned()]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use trellis::config::Ports;
+use trellis::config::{self, Ports};
 use trellis_base::{Deadline, Limit};
 
 use super::binding::BindTo;
@@ -87,6 +87,9 @@ pub struct HostsArguments {
     /// The network in which the nodes talk, where hosts have several: a prefix such as 10.1.0.0/16, or an interface
     #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
     network: Option<String>,
+    /// A name or address by which the other hosts reach a host, if it is not one that the host has itself
+    #[arg(long, value_name = "HOST=ADDRESS[,…]", value_delimiter = ',', help_heading = "Hosts")]
+    advertise: Vec<String>,
 }
 
 /// The options about what happens on hosts.
@@ -174,22 +177,22 @@ impl HostsArguments {
             },
         };
         // Then the user's number counts, as it does without a scheduler.
-        let is_local = from.is_some() && self.network.is_none() && !placing.copy && self.ssh.is_none();
+        let is_plain = self.network.is_none() && self.advertise.is_empty() && !placing.copy && self.ssh.is_none();
+        let is_local = from.is_some() && is_plain;
         if let Some(nodes) = nodes.filter(|_| is_local && listed.iter().all(connection::is_here)) {
             return Ok((None, Some(nodes)));
         }
-        let placed =
-            list::placed(listed, nodes, placing.nodes_per_host, placing.map_by.unwrap_or_default()).map_err(|why| {
-                match from {
-                    Some(variable) => {
-                        usage(format!("{why}, as {variable} counts: ask the scheduler for more tasks, or give --hosts"))
-                    }
-                    None => usage(why),
+        let mut placed = list::placed(listed, nodes, placing.nodes_per_host, placing.map_by.unwrap_or_default())
+            .map_err(|why| match from {
+                Some(variable) => {
+                    usage(format!("{why}, as {variable} counts: ask the scheduler for more tasks, or give --hosts"))
                 }
+                None => usage(why),
             })?;
         if is_local && placed.iter().all(|(host, _)| connection::is_here(host)) {
             return Ok((None, Some(count_of(&placed))));
         }
+        list::advertise(&mut placed, &self.advertise).map_err(usage)?;
         let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
         let nodes = count_of(&placed);
         // Slurm reaches hosts in a tree of its own.
@@ -205,7 +208,11 @@ impl HostsArguments {
 
     /// An error if one of these options is given; they mean nothing without hosts.
     fn needs_hosts(&self) -> Result<(), Failure> {
-        needs_hosts(&[("--network", self.network.is_some()), ("--ssh", self.ssh.is_some())])
+        needs_hosts(&[
+            ("--network", self.network.is_some()),
+            ("--ssh", self.ssh.is_some()),
+            ("--advertise", !self.advertise.is_empty()),
+        ])
     }
 
     /// The hosts that are named, if some are.
@@ -290,6 +297,11 @@ impl Fleet {
     }
 
     fn connect_all(&mut self, hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<(), Failure> {
+        if common.has_datagrams && hosts.placed.iter().any(|(host, _)| host.advertised.is_some()) {
+            let sentence =
+                format!("--advertise: {}; set link = auto, or leave the option out", config::DATAGRAMS_COME_FROM);
+            return Err(Failure::new(exit::CONFIGURATION, sentence));
+        }
         self.open(hosts, guard)?;
         self.until(signals, START.time(), "say hello", |connection| connection.hello.is_some())?;
         self.prepare(hosts, common, signals)?;
@@ -332,6 +344,7 @@ impl Fleet {
                 bind_to: common.bind_to,
                 address,
                 network: hosts.network.clone(),
+                advertised: connection.host.advertised.clone(),
                 has_datagrams: common.has_datagrams,
                 ports: (common.ports.first, common.ports.last),
                 directory: common.directory.clone(),
@@ -367,11 +380,14 @@ impl Fleet {
             let there = hello.own_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
             addresses.push(if connection.is_here { here } else { there });
         }
-        let local = addresses.iter().position(IpAddr::is_loopback);
+        let is_unreachable = |(place, address): (usize, &IpAddr)| {
+            (address.is_loopback() && self.connections[place].host.advertised.is_none()).then_some(place)
+        };
+        let local = addresses.iter().enumerate().find_map(is_unreachable);
         if let Some(local) = local.filter(|_| !has_network && !addresses.iter().all(IpAddr::is_loopback)) {
             let sentence = format!(
                 "host {}: it was reached at {}, where the others cannot reach it; name the network of the hosts with \
-                 --network",
+                 --network, or its own address with --advertise",
                 self.connections[local].host.name(),
                 addresses[local]
             );
@@ -394,7 +410,7 @@ impl Fleet {
         if sentence.is_empty() {
             return Ok(());
         }
-        sentence.push_str("; open the firewall between them, or name another network with --network");
+        sentence.push_str("; open the firewall between them, name another network with --network, or another address with --advertise");
         Err(Failure::new(exit::SYSTEM, sentence))
     }
 

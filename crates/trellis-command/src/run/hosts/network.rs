@@ -1,6 +1,6 @@
 //! Where the nodes of a host listen, and whether nodes of other hosts are reached there.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,17 @@ pub(super) fn address_in(network: &str) -> Result<IpAddr, Failure> {
     found
         .map(|interface| interface.address)
         .map_err(|why| Failure::new(exit::CONFIGURATION, format!("--network {network}: {why}")))
+}
+
+/// The address `host:port` of a socket by which others reach it who know its host as `name`.
+pub(super) fn advertised(name: &str, bound: &str) -> String {
+    let port = bound.rsplit_once(':').map_or("", |(_, port)| port);
+    if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") }
+}
+
+/// The first address of a `host:port`.
+pub(super) fn resolved(address: &str) -> std::io::Result<SocketAddr> {
+    address.to_socket_addrs()?.next().ok_or_else(|| std::io::Error::other("the name has no address"))
 }
 
 /// Makes sockets for so many nodes at an address of this host; returns their addresses, too.
@@ -74,7 +85,7 @@ pub(super) fn unreachable(nodes: &[(usize, String)]) -> Vec<(usize, String)> {
 }
 
 fn begin(address: &str) -> std::io::Result<OwnedFd> {
-    let address: SocketAddr = address.parse().map_err(std::io::Error::other)?;
+    let address = resolved(address)?;
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -122,6 +133,12 @@ pub(super) fn timespec_until(until: Option<Instant>) -> Option<Timespec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_is_advertised_with_its_port() {
+        assert_eq!(advertised("a.example.org", "[::]:7000"), "a.example.org:7000");
+        assert_eq!(advertised("fd00::1", "0.0.0.0:7000"), "[fd00::1]:7000");
+    }
 
     #[test]
     fn who_listens_is_reached_and_who_does_not_is_named() {

@@ -4,7 +4,7 @@
 //! out and named; the others are measured.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use trellis_base::statistics::quantile;
 use super::connection::Carrier;
 use super::dialogue::{Facts, Order, Pair};
 use super::list::MapBy;
-use super::{Common, Fleet, Hosts, HostsArguments, REACH, START, usage};
+use super::{Common, Fleet, Hosts, HostsArguments, REACH, START, network, usage};
 use crate::exit::Failure;
 use crate::run::binding::BindTo;
 use crate::run::descendants;
@@ -73,7 +73,8 @@ pub fn survey(arguments: &HostsArguments) -> Result<Option<Survey>, Failure> {
     let Some(listed) = arguments.listed()? else {
         return arguments.needs_hosts().map(|()| None);
     };
-    let placed = super::list::placed(listed, None, Some(1), MapBy::Slot).map_err(usage)?;
+    let mut placed = super::list::placed(listed, None, Some(1), MapBy::Slot).map_err(usage)?;
+    super::list::advertise(&mut placed, &arguments.advertise).map_err(usage)?;
     let (carrier, network) = (Carrier::Ssh(arguments.ssh.clone()), arguments.network.clone());
     let hosts = Hosts { placed, carrier, network, copies: false, is_tree: false, took_stdin: false };
     let signals = Signals::block()?;
@@ -195,8 +196,7 @@ pub(super) fn measure(address: &str) -> Result<Pair, String> {
 }
 
 fn measured(address: &str) -> std::io::Result<Pair> {
-    let address: SocketAddr = address.parse().map_err(std::io::Error::other)?;
-    let mut stream = TcpStream::connect_timeout(&address, REACH.time())?;
+    let mut stream = TcpStream::connect_timeout(&network::resolved(address)?, REACH.time())?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
