@@ -20,7 +20,7 @@ use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
 use trellis_cluster_protocol::node::{self, Effects, LeavingStep, Order, Shard};
 use trellis_cluster_protocol::sync::Waiter;
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, membership, sync, wire};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, heap, membership, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
 const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
@@ -473,6 +473,10 @@ impl<S: Start> Effects for At<'_, World<'_, S>> {
 
     fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), String> {
         self.cluster.returned(self.node, waiter, value)
+    }
+
+    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), String> {
+        Err(format!("node {} has no heap, and answers {waiter} with {answer:?}", self.node))
     }
 
     fn breach(&mut self, by: Option<NodeId>, what: &'static str) -> Result<(), String> {
