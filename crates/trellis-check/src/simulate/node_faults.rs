@@ -18,6 +18,8 @@ pub enum NodeFault {
     KeepsPieces,
     /// A call that gave up a range still waits at the protocol.
     StaysInQueue,
+    /// A call that gave up a block still waits for it.
+    AbandonsNothing,
     /// A call is over when it has the pages of the first shard.
     LocksPart,
     /// Of a range that is given back, only the last piece is.

@@ -227,7 +227,9 @@ impl<C: Coherence> Node<C> {
         let mut decided = Vec::new();
         match (&mut effects.node().heap, input) {
             (Some(heap), input) => heap.step(input, &mut decided),
-            (None, heap::Input::Message(from, _)) => return effects.breach(Some(from), "a message about a heap to a node without"),
+            (None, heap::Input::Message(from, _)) => {
+                return effects.breach(Some(from), "a message about a heap to a node without");
+            }
             (None, _) => return effects.breach(None, "a call of the heap at a node without"),
         }
         decided.into_iter().try_for_each(|effect| match effect {
