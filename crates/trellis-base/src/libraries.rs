@@ -1,3 +1,7 @@
+//! Names of libraries that every program has.
+//!
+//! Promises: the same answer for every version of a library. It must never look at a file.
+
 /// The beginnings of the names of the C library's files, of its loader, and of the compiler's support for it.
 const OF_C: [&str; 12] = [
     "ld-linux",

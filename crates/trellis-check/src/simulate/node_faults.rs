@@ -1,7 +1,7 @@
 //! Decisions of a node, broken one by one: what the explorer and the simulator must notice besides broken protocols.
 //!
-//! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. Must never change
-//! anything where it is [`NodeFault::None`].
+//! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. It must
+//! never change anything where it is [`NodeFault::None`].
 
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Purpose};
