@@ -10,8 +10,8 @@
 //! - Only processes of the same user and of root are served. Another process is told why it is refused, and counted.
 //! - A switch that was restarted has no state. A client that finds that [`Remote::boot_id`] (the switch's boot id) has
 //!   changed must send everything again. If the serving process continues, so do its connections: the first request on
-//! each is refused, so that no client takes the new switch for the old one. A [`Remote`] whose process is gone reports
-//! this, and reconnects with its next call.
+//!   each is refused, so that no client takes the new switch for the old one. A [`Remote`] whose process is gone reports
+//!   this, and reconnects with its next call.
 //!
 //! It must never let one connection wait for the program of another: each request is completed by itself.
 

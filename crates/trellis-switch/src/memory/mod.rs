@@ -9,8 +9,8 @@
 //!   [`KernelMemory::publish`] returns, no access that the previous entries admitted is still under way.
 //! - **Nothing remains.** Program and memory end with this value, or with the process, however it ends.
 //! - **Bounded use.** The kernel's memory cannot be swapped, so it is allocated 16 MiB at a time, when an object is
-//! placed there. If the machine has little left, and after the first 256 GiB, memory belongs to the process alone, and
-//! the program passes requests about it on.
+//!   placed there. If the machine has little left, and after the first 256 GiB, memory belongs to the process alone, and
+//!   the program passes requests about it on.
 //!
 //! It must never interpret a request, or know what an object is: the protocol does, and the entries express it.
 

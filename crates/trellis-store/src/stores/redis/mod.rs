@@ -19,8 +19,8 @@
 //!
 //! - nothing can happen between refusal and registration, since both are in one script;
 //! - the decision of a refusing step depends on its key and on earlier steps of the same call, which are the same at each
-//! attempt, so only a change of that key (or of the guard) can reverse it; if another key refuses at the next attempt,
-//! the call is registered under that one;
+//!   attempt, so only a change of that key (or of the guard) can reverse it; if another key refuses at the next attempt,
+//!   the call is registered under that one;
 //! - an answer that was published into a connection that had ended is found under its number by the new connection;
 //! - if the server knows that a caller's connection has ended, the caller has no subscription, so its call is dropped and
 //!   acquires nothing; if the caller is alive, it reconnects and sends its call again, which is evaluated again;
