@@ -1,10 +1,9 @@
 //! The shared heap of a small cluster: the explorer's model for allocating and freeing.
 //!
 //! Programs allocate blocks, store to them and free them, at the same node or at another one; a call takes the steps that
-//! a runtime carries out ([`heap::Call`](trellis_cluster_protocol::heap::Call)). Every node is a
-//! [`node::Node`](trellis_cluster_protocol::node::Node) with a heap and its knowledge of releases, and without pages. Messages
-//! arrive in any order, and a step takes as long as it likes. A store is known at another node after its node has published
-//! and the other one has applied the notice. The model checks:
+//! a runtime carries out ([`heap::Call`](trellis_cluster_protocol::heap::Call)). Every node is a [`node::Node`] with a heap
+//! and its knowledge of releases, and without pages. Messages arrive in any order, and a step takes as long as it likes. A
+//! store is known at another node after its node has published and the other one has applied the notice. The model checks:
 //!
 //! 1. *Blocks are apart.* No block overlaps another, and no page has blocks of two nodes.
 //! 2. *Nothing overwrites a new block.* When a program gets a block, no other node has stores to it that it will publish.
