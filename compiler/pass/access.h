@@ -2,7 +2,7 @@
 //
 // Promises: a translated access moves exactly the bytes of the type's store size, in one call where the type has 1, 2,
 // 4 or 8 bytes, else through native memory of the frame; in mode `line` the access stays and a check stands before it.
-// Must never: leave an access that may touch the region without a call or a check, or touch bytes beyond the type.
+// It must never leave an access that may touch the region without a call or a check, or touch bytes beyond the type.
 #pragma once
 
 #include "context.h"

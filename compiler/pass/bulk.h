@@ -1,7 +1,7 @@
 // Memory intrinsics: copy, move and fill, with constant and with variable lengths.
 //
 // Promises: what may touch the region goes through the runtime (words) or is checked on all its lines (line); what is
-// provably private stays. Must never: leave an intrinsic that a later step could turn into plain accesses of the
+// provably private stays. It must never leave an intrinsic that a later step could turn into plain accesses of the
 // region.
 #pragma once
 

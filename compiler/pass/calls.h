@@ -1,7 +1,7 @@
 // Calls that hide accesses of memory: inline assembly and intrinsics that nothing else translates.
 //
 // Promises: in word modes whatever might touch translated memory behind the pass' back is refused with its place.
-// Must never: refuse assembly that provably touches nothing (empty barriers, register-only code, named fences).
+// It must never refuse assembly that provably touches nothing (empty barriers, register-only code, named fences).
 #pragma once
 
 #include "context.h"

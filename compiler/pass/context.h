@@ -2,7 +2,7 @@
 //
 // Promises: a refusal names file, line and function (the source file and the function when there are no debug
 // locations) and makes the compiler fail; declarations of runtime functions appear only in modules that call them.
-// Must never: change the module by itself.
+// It must never change the module by itself.
 #pragma once
 
 #include "lists.h"

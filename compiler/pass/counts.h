@@ -1,7 +1,7 @@
 // The paper's instruction counts (section 6.2): how many instructions each function has before and after.
 //
 // Promises: one line of JSON for each function that is defined in the module, appended to the file at once, so that
-// several compilers may write the same file. Must never: count debug information, or functions of other modules.
+// several compilers may write the same file. It must never count debug information, or functions of other modules.
 #pragma once
 
 #include "context.h"

@@ -7,7 +7,7 @@
 //     refuse NAME REASON...       a call is an error in modes full and heap, with that reason
 // NAME may end in `*` (native and refuse only). The longest match wins; a line of the user wins over ours.
 //
-// Promises: a malformed line is an error that names file and line. Must never: guess about a name it does not know.
+// Promises: a malformed line is an error that names file and line. It must never guess about a name it does not know.
 #pragma once
 
 #include "llvm/ADT/StringMap.h"

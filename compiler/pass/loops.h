@@ -3,7 +3,7 @@
 // Promises: which version runs is decided before the loop (or before a whole nest of loops), by the ranges of addresses
 // that its accesses can reach; the version without checks runs only where no address of these ranges is of the region,
 // or, in mode line, where every line of them is ready. Functions that are not optimised, or optimised for size, stay as
-// they are. Must never: leave out the check of an access whose range is not known, or, in mode line, keep the answer
+// they are. It must never leave out the check of an access whose range is not known, or, in mode line, keep the answer
 // about lines over anything that takes lines away on behalf of this thread (a call, a fence, an atomic).
 //
 // In mode line the answer can be out of date at once, because other threads evict. That is so for the check of a single

@@ -1,7 +1,7 @@
 // Masked vector loads and stores, gathers and scatters, which the vectoriser makes at -O3 -march=native.
 //
 // Promises: a lane whose mask bit is off is never touched; in word modes each lane that is on is one word access.
-// Must never: leave a masked operation on memory that may be in the region.
+// It must never leave a masked operation on memory that may be in the region.
 #pragma once
 
 #include "context.h"

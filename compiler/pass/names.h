@@ -7,7 +7,7 @@
 // In mode `line` untranslated code is welcome, so only the functions of the heap get the suffix.
 //
 // Promises: `main` keeps its name; a strong definition with the name of a native function stays reachable under it.
-// Must never: rename a variable that untranslated code and translated code must share.
+// It must never rename a variable that untranslated code and translated code must share.
 #pragma once
 
 #include "context.h"

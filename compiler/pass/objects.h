@@ -2,7 +2,7 @@
 //
 // Promises: the accesses run without checks where none of these ranges meets the region, and with one check each where
 // one does, so that an object that would lie on both sides is handled too; code between them runs once in either
-// version. Must never: look at an address that the accesses themselves find, or copy what may call or wait.
+// version. It must never look at an address that the accesses themselves find, or copy what may call or wait.
 #pragma once
 
 #include "loops.h"

@@ -1,7 +1,7 @@
 // Where an address surely lies.
 //
 // Promises: an answer other than Unknown is a proof, whatever the program does within the language's rules.
-// Must never: call memory private that may be in the region.
+// It must never call memory private that may be in the region.
 #pragma once
 
 #include "context.h"

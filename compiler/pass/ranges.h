@@ -1,7 +1,7 @@
 // The range of addresses that accesses of a loop reach, in the values that are known before the loop.
 //
 // Promises: every address that one of the accesses of a reach touches, in any iteration, lies between `first` and
-// `last` where all guards hold; nothing here changes the program before `expand`. Must never: trust that address
+// `last` where all guards hold; nothing here changes the program before `expand`. It must never trust that address
 // arithmetic does not wrap around; guards bound it.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Questions about a whole range of addresses, answered before a loop.
 //
 // Promises: true only where no byte from `first` to `last` (inclusive) is of the region, or where every line of them is
-// ready; the table of states is never looked at beyond the region. Must never: ask for lines, or wait.
+// ready; the table of states is never looked at beyond the region. It must never ask for lines, or wait.
 #pragma once
 
 #include "context.h"

@@ -2,7 +2,7 @@
 //
 // Promises: afterwards no instruction of the module can touch the region with plain instructions unless a check allowed
 // it (line), decided against it (heap), or the object provably lies elsewhere; or the module has an error.
-// Must never: run twice on one module, or skip a function because it is not optimised.
+// It must never run twice on one module, or skip a function because it is not optimised.
 #pragma once
 
 #include "context.h"

@@ -4,7 +4,7 @@
 // Promises: a va_list may lie anywhere; a caller's copy of a parameter passed by value holds what the store holds, and
 // the callee of mode `full` sees that copy; in mode `full` the saved registers and stacked arguments of a variadic
 // function are what the caller passed, never what the store still holds from an older frame.
-// Must never: forget bytes of the caller's frame that are not arguments.
+// It must never forget bytes of the caller's frame that are not arguments.
 #pragma once
 
 #include "context.h"

@@ -1,6 +1,6 @@
 /* Entrances for pointers and floating-point numbers, so that translated code spends no instruction on converting them.
  *
- * Promises: the same as the integer entrances of the same width. Must never: look at a value.
+ * Promises: the same as the integer entrances of the same width. It must never look at a value.
  */
 #include "wrap.h"
 

@@ -1,6 +1,6 @@
 /* Files and directories by name and by descriptor, in modes full and heap.
  *
- * Promises: errno is the system call's. Must never: give the kernel an address of the region.
+ * Promises: errno is the system call's. It must never give the kernel an address of the region.
  */
 #include "wrap.h"
 

@@ -1,7 +1,7 @@
 /* Formatted output and input whose arguments point into the program's memory.
  *
  * Promises: every conversion of the C standard and glibc's `%m`, with the same text as printf makes; strings are read
- * up to their precision only. Must never: guess about a format it does not know (numbered arguments, `%n$`): the
+ * up to their precision only. It must never guess about a format it does not know (numbered arguments, `%n$`): the
  * process ends with a sentence.
  */
 #ifndef TRELLIS_RUNTIME_FORMAT_H

@@ -1,6 +1,6 @@
 /* The heap's functions under their names in translated code. In every mode.
  *
- * Promises: what the C standard says of each; sizes that overflow fail with ENOMEM. Must never: hand native memory to
+ * Promises: what the C standard says of each; sizes that overflow fail with ENOMEM. It must never hand native memory to
  * translated code as if it were the region's.
  */
 #include "wrap.h"

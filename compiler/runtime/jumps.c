@@ -2,7 +2,7 @@
  *
  * Promises: the registers that setjmp saves lie in native memory, at a place that belongs to the address of the
  * program's jmp_buf; the pass puts that place into each call of setjmp, which must stay in the program's own
- * function. Must never: jump to what no setjmp of this process saved (a copy of a jmp_buf, a buffer of another
+ * function. It must never jump to what no setjmp of this process saved (a copy of a jmp_buf, a buffer of another
  * process).
  */
 #include "wrap.h"

@@ -1,7 +1,7 @@
 /* Mode full: what libraries keep in their own variables stays where their plain instructions find it.
  *
  * Promises: after the start, the writable data of every loaded object that has no translated code of its own is native
- * for translated code, too (`stdout`, `environ`, `std::cout`). Must never: touch the program's own data.
+ * for translated code, too (`stdout`, `environ`, `std::cout`). It must never touch the program's own data.
  */
 #include "wrap.h"
 

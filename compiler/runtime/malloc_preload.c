@@ -5,7 +5,7 @@
  * Preloaded (LD_PRELOAD), it answers malloc and its family, and with them operator new, strdup and whatever else
  * calls them. Promises: what the runtime itself allocates, what is allocated before the region is there and what
  * threads of the runtime allocate is the C library's memory, so that the runtime never waits for itself; free decides
- * by address. Must never: call into the runtime from the runtime.
+ * by address. It must never call into the runtime from the runtime.
  *
  * Environment: what trellis/stored.h says of TRELLIS_STORE and its like. TRELLIS_MALLOC_MEMORY=private puts the heap
  * over private memory without a store, to learn whether a program runs with this library at all; TRELLIS_STORE_HEAP

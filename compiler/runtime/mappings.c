@@ -1,7 +1,7 @@
 /* sys/mman.h in modes full and heap.
  *
  * Promises: what the kernel maps is native memory for translated code, too: a shared mapping of a file changes the
- * file. Must never: let a program map over the region.
+ * file. It must never let a program map over the region.
  */
 #include "wrap.h"
 

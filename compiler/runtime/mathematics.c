@@ -1,6 +1,6 @@
 /* math.h in modes full and heap: functions with a second result.
  *
- * Promises: both results are the library's. Must never: let the library write to the program's memory.
+ * Promises: both results are the library's. It must never let the library write to the program's memory.
  */
 #include "wrap.h"
 

@@ -1,7 +1,7 @@
 /* The constructor of every program and shared library that `trellis cc` links.
  *
  * Promises: the runtime hears the mode before any translated code runs, also before the program's own constructors.
- * Must never: have settings of its own; libtrellis knows where they come from.
+ * It must never have settings of its own; libtrellis knows where they come from.
  */
 #include "trellis/compiled.h"
 #include "trellis/stored.h"

@@ -1,6 +1,6 @@
 /* stdio.h in modes full and heap.
  *
- * Promises: streams are the library's own objects; only what programs pass and get is brought over. Must never: write
+ * Promises: streams are the library's own objects; only what programs pass and get is brought over. It must never write
  * more of a target than the library's function would have written.
  */
 #include "format.h"

@@ -1,7 +1,7 @@
 /* stdlib.h in modes full and heap: numbers from text, sorting, searching, the environment.
  *
  * Promises: comparators are translated functions; they get the addresses of native copies while an array is sorted,
- * and the array's own while it is searched. Must never: keep a program's string in the environment.
+ * and the array's own while it is searched. It must never keep a program's string in the environment.
  */
 #include "wrap.h"
 

@@ -1,7 +1,7 @@
 /* trellis/stored.h in modes full and heap: the functions that get texts or give numbers and addresses.
  *
- * Promises: what they give lands in the program's memory. Must never: wrap a function whose addresses are only names of
- * objects (locks and the like); these go to libtrellis as they are.
+ * Promises: what they give lands in the program's memory. It must never wrap a function whose addresses are only names
+ * of objects (locks and the like); these go to libtrellis as they are.
  */
 #include "wrap.h"
 

@@ -1,6 +1,6 @@
 /* string.h, strings.h and the mem functions in modes full and heap.
  *
- * Promises: the result that the library's function has; positions point into the program's memory. Must never: read
+ * Promises: the result that the library's function has; positions point into the program's memory. It must never read
  * behind the end of a string except within its 256-byte block.
  */
 #include "wrap.h"

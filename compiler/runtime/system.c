@@ -1,7 +1,7 @@
 /* Processes, limits and locales in modes full and heap.
  *
  * Promises: out-parameters hold what the system wrote; what a function returns by address is the library's own memory.
- * Must never: let the system write to the program's memory.
+ * It must never let the system write to the program's memory.
  */
 #include "wrap.h"
 

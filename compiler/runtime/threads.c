@@ -2,7 +2,7 @@
  *
  * Promises: locks, conditions, semaphores and attributes are native objects of this process: at their own address where
  * plain instructions may use it, else a shadow of that address. They order the threads of one process; between
- * processes there is trellis/stored.h. Must never: keep a shadow that was destroyed.
+ * processes there is trellis/stored.h. It must never keep a shadow that was destroyed.
  */
 #include "wrap.h"
 

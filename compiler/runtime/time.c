@@ -1,6 +1,6 @@
 /* time.h in modes full and heap: everything that is given or gives a structure.
  *
- * Promises: out-parameters hold what the library wrote. Must never: let the library write a frame of the program.
+ * Promises: out-parameters hold what the library wrote. It must never let the library write a frame of the program.
  */
 #include "wrap.h"
 

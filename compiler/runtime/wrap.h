@@ -5,8 +5,8 @@
  * weak, so a function of the program with the same name wins.
  *
  * Promises: exactly the bytes that the library function may touch by its specification are touched; what lies outside
- * the region in mode `heap` is passed on without copying. Must never: keep an address of the program after it returned,
- * except where the function itself does.
+ * the region in mode `heap` is passed on without copying. It must never keep an address of the program after it
+ * returned, except where the function itself does.
  */
 #ifndef TRELLIS_RUNTIME_WRAP_H
 #define TRELLIS_RUNTIME_WRAP_H

@@ -5,7 +5,7 @@
  * Promises: the whole contract between the compiler pass (which emits the calls), the wrappers of library functions
  * (compiler/runtime) and libtrellis (which answers). An address is always an address of the program; whether its bytes
  * are in a store, in a cache or where they seem to be is the answering side's business.
- * Must never: contain anything that a person is meant to write. Programs use trellis/stored.h.
+ * It must never contain anything that a person is meant to write. Programs use trellis/stored.h.
  *
  * No function here returns an error. What cannot be done (the store is gone, an address is wild) ends the process with
  * one sentence on standard error and status 70, because a load has nowhere to put an error.

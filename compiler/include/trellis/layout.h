@@ -4,7 +4,7 @@
  *
  * Promises: the same numbers for the compiler pass, the C runtime and the Rust runtime, which compares itself with this
  * file in a test. Plain decimal or hexadecimal constants only, one for each line, so that a test can read them.
- * Must never: change without a new TRELLIS_COMPILED_ABI (compiled.h), because programs have these constants in their
+ * It must never change without a new TRELLIS_COMPILED_ABI (compiled.h), because programs have these constants in their
  * instructions.
  */
 #ifndef TRELLIS_LAYOUT_H

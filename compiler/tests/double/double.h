@@ -3,7 +3,7 @@
  * Promises: translated bytes really lie elsewhere. The region itself is inaccessible in word modes, and in mode full
  * native memory never sees a translated store; in mode line frames are poisoned and closed until a check or a fault
  * outside the program opens them, and a fault inside the program ends it with status 97.
- * Must never: be linked with anything but tests. It is not a store: one process, no network, no eviction policy.
+ * It must never be linked with anything but tests. It is not a store: one process, no network, no eviction policy.
  */
 #ifndef TRELLIS_TEST_DOUBLE_H
 #define TRELLIS_TEST_DOUBLE_H

@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod deadline;
 mod fnv;
+mod libraries;
 mod proc_fields;
 mod random;
 mod rarely;
@@ -18,6 +19,7 @@ pub mod statistics;
 
 pub use deadline::{Deadline, Limit};
 pub use fnv::{Fnv1a, fnv1a};
+pub use libraries::is_c_library;
 pub use proc_fields::proc_bytes;
 pub use random::{Random, mixed, seed_of_run};
 pub use rarely::is_worth_reporting;

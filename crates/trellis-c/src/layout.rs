@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::hash::Hasher as _;
 use std::ops::Range;
 
-use trellis_base::{Fnv1a, fnv1a};
+use trellis_base::{Fnv1a, fnv1a, is_c_library};
 
 /// The loader's result for this program.
 pub(crate) struct Layout {
@@ -43,24 +43,6 @@ const R_COPY: u32 = 5;
 const R_COPY: u32 = 1024;
 
 const NT_GNU_BUILD_ID: u32 = 3;
-
-/// The beginnings of the names of libraries whose variables are those of a process: of threads, files and memory as its
-/// kernel knows them.
-const OF_THE_PROCESS: &[&str] = &[
-    "ld-linux",
-    "libc.so",
-    "libpthread.so",
-    "libdl.so",
-    "librt.so",
-    "libm.so",
-    "libmvec.so",
-    "libutil.so",
-    "libresolv.so",
-    "libnss_",
-    "libanl.so",
-    "libgcc_s.so",
-    "libtrellis",
-];
 
 #[repr(C)]
 struct Dynamic {
@@ -167,7 +149,7 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, o
         return 0;
     }
     let is_program = objects.is_empty();
-    let is_of_process = !is_program && OF_THE_PROCESS.iter().any(|own| name.starts_with(own));
+    let is_of_process = !is_program && (is_c_library(&name) || name.starts_with("libtrellis"));
     let path = path.to_owned();
     objects.push(Object { base: info.dlpi_addr as usize, headers, path, name, is_program, is_of_process });
     0

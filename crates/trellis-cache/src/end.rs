@@ -1,10 +1,10 @@
 //! Ends a process whose memory is not available, with one message and status 70; and tells whether another process has
 //! ended.
 //!
-//! Promises: after the message nothing of the process runs any more, no destructor and no handler of the program, because
-//! any of them could touch the missing memory. A process is reported as ended only if it can no longer run. Must never be
-//! used while there is a caller to which an error can be returned, and must never report a process as ended because it is
-//! slow or on another machine.
+//! Promises: after the message nothing of the process runs any more, no destructor and no handler of the program,
+//! because any of them could touch the missing memory. A process is reported as ended only if it can no longer run. It
+//! must never be used while there is a caller to which an error can be returned, and must never report a process as
+//! ended because it is slow or on another machine.
 
 /// The exit status of a process whose memory or cluster failed.
 pub const EXIT_CLUSTER: i32 = 70;

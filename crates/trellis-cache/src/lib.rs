@@ -9,7 +9,7 @@
 //! | [`end`] | how a process ends whose memory is not available |
 //!
 //! Memory in stores and memory of other machines each define what a page is and where it comes from; this crate is what
-//! they share. Must never depend on a store, a link or a protocol.
+//! they share. It must never depend on a store, a link or a protocol.
 
 pub mod end;
 pub mod fault_threads;

@@ -2,8 +2,8 @@
 //!
 //! Promises: each page has one state. Page page frames and twins are counted together, and no operation is begun that
 //! would exceed the allowed number. A page that waits for its bytes, or whose change is being written to the store, is
-//! not evicted. Must never use the kernel, a store or a clock: this module only decides, and `trellis_stored::paging`
-//! acts.
+//! not evicted. It must never use the kernel, a store or a clock: this module only decides, and
+//! `trellis_stored::paging` acts.
 //!
 //! # States
 //!

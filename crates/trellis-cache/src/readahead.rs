@@ -1,8 +1,8 @@
 //! Decides which pages to request before they are touched.
 //!
-//! Promises: no request for scattered accesses. For sequential accesses in either direction, windows that double up to a
-//! bound, each requested when the previous one is entered, so that a steady program never waits. Pure: numbers in, a
-//! window out. Must never name a page outside the region.
+//! Promises: no request for scattered accesses. For sequential accesses in either direction, windows that double up to
+//! a bound, each requested when the previous one is entered, so that a steady program never waits. Pure: numbers in, a
+//! window out. It must never name a page outside the region.
 
 use std::ops::Range;
 

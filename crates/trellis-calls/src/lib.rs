@@ -3,12 +3,12 @@
 //! A catcher that serves a fault in the thread that made it cannot do so in the middle of a system call: the kernel
 //! answers EFAULT instead, or stops before the page. The functions of this library have the names of the C library's,
 //! and are called in their place, in programs that are linked with `libtrellis.so` or that have
-//! `libtrellis_calls.so` loaded first, as `trellis run` does. A call whose memory is private goes on to the C library. Any
-//! other is made so that it does what it would do if all memory were here.
+//! `libtrellis_calls.so` loaded first, as `trellis run` does. A call whose memory is private goes on to the C library.
+//! Any other is made so that it does what it would do if all memory were here.
 //!
-//! Promises: nothing is lost, repeated or reordered; the answer and `errno` are those of the call. A call without shared
-//! memory costs a comparison for each region. Functions that may be called in a signal handler still may. Must never
-//! depend on the rest of Trellis: this library is loaded into programs that may not use it at all.
+//! Promises: nothing is lost, repeated or reordered; the answer and `errno` are those of the call. A call without
+//! shared memory costs a comparison for each region. Functions that may be called in a signal handler still may. It
+//! must never depend on the rest of Trellis: this library is loaded into programs that may not use it at all.
 //!
 //! Two kinds of system calls are not covered: those that a program makes without the C library (the runtime of Go,
 //! io_uring), and those that the C library makes for other functions (aio, locks of pthreads in shared memory).

@@ -5,8 +5,8 @@
 use trellis_check::mutants::{Fault, Mutant};
 use trellis_check::scale::{DelayStudy, Options, Workload, delay_study, scale};
 use trellis_check::simulate::{
-    Faults, Instead, Layout, Manners, Outcome, Pattern, Real, Scenario, Seed, Verdict, Wires, replay, run, simulate,
-    swarm, traced,
+    Faults, Instead, Layout, Manners, Outcome, Pattern, Real, Scenario, Seed, Tally, Verdict, Wires, replay, run,
+    simulate, swarm, traced,
 };
 use trellis_cluster_protocol::coherence::choices::Threshold;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
@@ -237,6 +237,15 @@ fn lost_datagrams_are_sent_again() {
         })
         .sum();
     assert!(resent > 100, "{resent}");
+}
+
+#[test]
+fn blocks_are_allocated_and_freed_at_any_node() {
+    let scenario = Scenario { operations: 10_000, threads: 2, ..rough(Protocol::IVY, 4, Pattern::Blocks) };
+    let outcome = run(scenario, &Real);
+    assert!(outcome.passed(), "{:?}", outcome.complaint());
+    let Tally { calls, given_up, messages, .. } = outcome.tally;
+    assert!(calls > 50_000 && given_up > 1_000 && messages > 10_000, "{:?}", outcome.tally);
 }
 
 #[test]

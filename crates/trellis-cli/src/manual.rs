@@ -1,8 +1,7 @@
 //! `trellis completions`, and the manual pages: both are made from the definitions of the command line, as `--help` is.
 //!
-//! Promises: the same command writes the same bytes in the same environment (some defaults follow from it); a page names
-//! no date. Must never write outside the
-//! given folder.
+//! Promises: the same command writes the same bytes in the same environment (some defaults follow from it); a page
+//! names no date. It must never write outside the given folder.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //! two processes of one region, inspection and clean-up, the front end. Each test starts its own server: etcd itself,
 //! Google's emulator of Bigtable, our servers of Spanner and Datastore.
 //!
-//! Needs the library of the same build beside the command, and the compiler's parts for page mode.
+//! It needs the library of the same build beside the command, and the compiler's parts for page mode.
 
 #[path = "support/library.rs"]
 mod library;

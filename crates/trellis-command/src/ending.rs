@@ -1,9 +1,9 @@
-//! Handles SIGINT and SIGTERM in commands that serve others (a store, a controller, a switch), and signals to commands that
-//! run a program.
+//! Handles SIGINT and SIGTERM in commands that serve others (a store, a controller, a switch), and signals to commands
+//! that run a program.
 //!
 //! Promises: the first signal ends the service in order, also if it arrives while the service begins. One that arrives
 //! before there is anything to end, or after the first, ends the process as without a handler. A process that ignored
-//! the signals still ignores them. Runs no code in a handler.
+//! the signals still ignores them. It runs no code in a handler.
 
 use std::io;
 use std::os::unix::process::CommandExt;

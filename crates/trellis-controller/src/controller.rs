@@ -1,9 +1,9 @@
 //! The controller process: one thread that decides, and others that wait on its behalf.
 //!
 //! Promises: it answers servers only while it leads by its own clock, which it reads directly before each message. If a
-//! record could not be written, it stops sending, and leads again only under another name, from what is written. When it
-//! is stopped, it first stops sending and then removes its name, so that another controller can lead at once. Must never
-//! send what rests on an unwritten record.
+//! record could not be written, it stops sending, and leads again only under another name, from what is written. When
+//! it is stopped, it first stops sending and then removes its name, so that another controller can lead at once. It
+//! must never send what rests on an unwritten record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

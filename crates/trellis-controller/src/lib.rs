@@ -12,8 +12,8 @@
 //! - **No reliance on the switch** ([`routes`]): it is configured at once, and again if it has lost its state, and it may
 //!   be wrong.
 //!
-//! Must never give a range to a host that does not have all of it, nor reset a range of which a host has a copy. If a
-//! range cannot be served, the operator gets an event that says what can be done ([`Event`]).
+//! It must never give a range to a host that does not have all of it, nor reset a range of which a host has a copy. If
+//! a range cannot be served, the operator gets an event that says what can be done ([`Event`]).
 
 pub mod control;
 mod controller;

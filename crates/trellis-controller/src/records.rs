@@ -1,12 +1,13 @@
-//! The records: the home of each range, the drained servers, and the leader. They can be in any store of `trellis-store`.
+//! The records: the home of each range, the drained servers, and the leader. They can be in any store of
+//! `trellis-store`.
 //!
 //! Promises: a record is written completely, guarded by the leader's name: the store refuses what a controller writes
-//! that no longer leads. Related records are written at once: a range and the part that was split from it. Must never
-//! guess: a record that cannot be read is an error that names it.
+//! that no longer leads. Related records are written at once: a range and the part that was split from it. It must
+//! never guess: a record that cannot be read is an error that names it.
 //!
 //! A part (a subrange with a home of its own) has a record like a range. It exists as long as its range names it: from
-//! the write that first names it to the write that no longer does, whatever its own record says. Its own record remains,
-//! and shows the last incarnation in which its number was used.
+//! the write that first names it to the write that no longer does, whatever its own record says. Its own record
+//! remains, and shows the last incarnation in which its number was used.
 //!
 //! | key of the region `0xc0000000` + cluster | value |
 //! |---|---|

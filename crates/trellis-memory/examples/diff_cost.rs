@@ -5,8 +5,8 @@
 //! cargo run --release -p trellis-memory --example diff_cost
 //! ```
 //!
-//! Prints the median of several rounds, in microseconds for a page of 4 KiB. `stored_to` is one request over all pages,
-//! divided by their number: with stores to none of them, to each, and to every second one.
+//! It prints the median of several rounds, in microseconds for a page of 4 KiB. `stored_to` is one request over all
+//! pages, divided by their number: with stores to none of them, to each, and to every second one.
 
 use std::hint::black_box;
 use std::sync::Arc;

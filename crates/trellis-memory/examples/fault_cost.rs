@@ -4,9 +4,9 @@
 //! cargo run --release -p trellis-memory --example fault_cost
 //! ```
 //!
-//! Prints the median of several rounds, in microseconds. `install` is a load from a page whose bytes are there already,
-//! `upgrade` a store to a readable page, `zero fill` a store to a page that was never written. The requests listed below
-//! these are measured from outside, page by page.
+//! It prints the median of several rounds, in microseconds. `install` is a load from a page whose bytes are there
+//! already, `upgrade` a store to a readable page, `zero fill` a store to a page that was never written. The requests
+//! listed below these are measured from outside, page by page.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

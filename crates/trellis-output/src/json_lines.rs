@@ -1,8 +1,8 @@
 //! Lines of JSON over a local socket, with which commands talk to launchers, switches, controllers and labs.
 //!
 //! Promises: a line that is too long or is not a message is an error. So is a line that is not accepted, or not ended
-//! after its first byte, within a time, however the bytes are spread; and, if requested, a line that does not begin. The
-//! error gives the time. Must never wait without a limit for a line that has begun, in either direction.
+//! after its first byte, within a time, however the bytes are spread; and, if requested, a line that does not begin.
+//! The error gives the time. It must never wait without a limit for a line that has begun, in either direction.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,8 @@
-//! The record of a node's run: its counters, the phases that the program named, and its faults, as one JSON file for each
-//! node.
+//! The record of a node's run: its counters, the phases that the program named, and its faults, as one JSON file for
+//! each node.
 //!
 //! Promises: a record is written completely or not at all (a temporary file is renamed into place). Reading a record
-//! returns what was written. Must never interpret a record of a later version: it is refused by its version.
+//! returns what was written. It must never interpret a record of a later version: it is refused by its version.
 
 pub mod advice;
 mod breakdown;

@@ -2,12 +2,12 @@
 //! there.
 //!
 //! An object is named by a [`Pointer`], which is an IPv6 address, and every request about it is one datagram to that
-//! address (`docs/reference/ipv6-address.md`, `docs/reference/ipv6-datagram.md`): no host keeps a table of where objects
-//! are. The rules are in [`trellis_fabric_protocol::memory_server`]; this crate adds memory, sockets and time.
+//! address (`docs/reference/ipv6-address.md`, `docs/reference/ipv6-datagram.md`): no host keeps a table of where
+//! objects are. The rules are in [`trellis_fabric_protocol::memory_server`]; this crate adds memory, sockets and time.
 //!
 //! Promises: every call of a [`Client`] ends by its deadline, and an error names the host or the pointer. What was
-//! acknowledged was done, and exactly once if its effect depends on the previous content. Must never accept an address of
-//! a machine's own memory: a pointer is an offset in a server's memory, and the server checks it.
+//! acknowledged was done, and exactly once if its effect depends on the previous content. It must never accept an
+//! address of a machine's own memory: a pointer is an offset in a server's memory, and the server checks it.
 //!
 //! The machine needs routes that carry the cluster's addresses in both directions (`trellis serve --help` names them).
 

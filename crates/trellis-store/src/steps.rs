@@ -1,7 +1,7 @@
 //! The meaning of each step of a call, for stores that carry out steps in this process.
 //!
-//! Promises: every such store agrees in the smallest detail, including ranges beyond the end, missing bytes, wrapping and
-//! bounds. Must never touch a store: values go in, and values come out.
+//! Promises: every such store agrees in the smallest detail, including ranges beyond the end, missing bytes, wrapping
+//! and bounds. It must never touch a store: values go in, and values come out.
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;

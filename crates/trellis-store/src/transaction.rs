@@ -1,7 +1,7 @@
 //! Carries out a whole call on values that a store supplies one by one, and computes what to write.
 //!
 //! For stores that have transactions: they read the requested values inside the transaction, write the result, and
-//! commit. Promises exactly the semantics of [`crate::Store::apply`]. Must never write.
+//! commit. Promises exactly the semantics of [`crate::Store::apply`]. It must never write.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The parts of an address that a switch interprets: the cluster, the home, the class of the command, the page.
 //!
-//! The protocol defines the whole address; this is the part that the network uses. Must never interpret the command bits
-//! of an address that names a client, where they have another meaning.
+//! The protocol defines the whole address; this is the part that the network uses. It must never interpret the command
+//! bits of an address that names a client, where they have another meaning.
 
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -1,6 +1,6 @@
 //! The clock of redirects: the kernel's monotonic clock, in ticks of 65,536 ns.
 //!
-//! The term of a redirect begins when the switch is told. Must never use another machine's clock.
+//! The term of a redirect begins when the switch is told. It must never use another machine's clock.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Numbers that the switch in the kernel and this crate must share: `switch/layout.h`, in Rust.
 //!
 //! Promises: a test reads that file and compares every number with the one of the same name here. The numbers repeat a
-//! part of the protocol's address and header on purpose. Must never follow a change of the protocol's source by
+//! part of the protocol's address and header on purpose. It must never follow a change of the protocol's source by
 //! themselves: a switch must continue to understand what is on the wire.
 
 /// The same numbers in C.

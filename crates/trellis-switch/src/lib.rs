@@ -1,7 +1,7 @@
 //! Changes networks: everything that needs privileges over one.
 //!
-//! A [`Switch`] connects hosts and knows where memory lies: it sends a request to the host that answers for its address.
-//! A [`lab::Lab`] creates hosts to test that with: network namespaces of this machine, connected by a switch.
+//! A [`Switch`] connects hosts and knows where memory lies: it sends a request to the host that answers for its
+//! address. A [`lab::Lab`] creates hosts to test that with: network namespaces of this machine, connected by a switch.
 //!
 //! Promises:
 //!
@@ -11,8 +11,8 @@
 //!   it only affects how fast an answer is found.
 //! - **Uniform behaviour**: every kind of switch passes one test suite; its [`Capabilities`] say what it cannot do.
 //!
-//! Must never rewrite an IPv6 address, read more of a payload than the header of a reply, or interpret the content of
-//! memory.
+//! It must never rewrite an IPv6 address, read more of a payload than the header of a reply, or interpret the content
+//! of memory.
 
 mod address;
 mod capabilities;

@@ -1,7 +1,7 @@
 //! Every system call that Rust's library does not make: namespaces, packet sockets, the monotonic clock. Only what
 //! `rustix` does not have either is unsafe code.
 //!
-//! Promises that the rest of the crate has no unsafe code, except `memory`. Must never decide anything.
+//! It promises that the rest of the crate has no unsafe code, except `memory`. It must never decide anything.
 
 use std::fs::File;
 use std::io;

@@ -1,20 +1,20 @@
 //! Lets the threads of a program run on several nodes, as if they were in one process.
 //!
-//! `trellis threads` has this library loaded first into a program of glibc that is linked dynamically. Its functions have
-//! the names of those of the C library that make threads, take locks and allocate memory. The program's variables, heap,
-//! stacks and thread-local variables lie in the region of a cluster, at the same addresses on every node.
+//! `trellis threads` has this library loaded first into a program of glibc that is linked dynamically. Its functions
+//! have the names of those of the C library that make threads, take locks and allocate memory. The program's variables,
+//! heap, stacks and thread-local variables lie in the region of a cluster, at the same addresses on every node.
 //!
 //! # Two kinds of threads
 //!
 //! A *thread of the program* has its stack and its thread-local variables in the region. Everything else, such as the
-//! threads of Trellis, is private to the process. A function of this library looks at the thread pointer to know which of
-//! both calls it (`context`). A private thread gets the C library's function. A thread of the program must not run
+//! threads of Trellis, is private to the process. A function of this library looks at the thread pointer to know which
+//! of both calls it (`context`). A private thread gets the C library's function. A thread of the program must not run
 //! Trellis' code on pages that can be taken away from it while it holds a lock of Trellis, so it changes to private
 //! memory first.
 //!
-//! Promises: a program that is not started by `trellis threads` sees the C library and nothing else. What is not supported
-//! ends the run with a sentence that names the function. Must never use the C library's allocator, or wait, on a page of
-//! the region while a lock of this process is held.
+//! Promises: a program that is not started by `trellis threads` sees the C library and nothing else. What is not
+//! supported ends the run with a sentence that names the function. It must never use the C library's allocator, or
+//! wait, on a page of the region while a lock of this process is held.
 
 use std::ffi::{c_char, c_int};
 

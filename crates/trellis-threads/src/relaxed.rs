@@ -1,15 +1,15 @@
 //! Relaxed memory: what the user says is free of data races, and is under release consistency (`--races none`).
 //!
 //! Large variables of the program and the blocks that it allocates are relaxed. Everything else is strict, which means
-//! sequentially consistent: stacks, thread-local variables, small variables, and what Trellis and libraries of the process
-//! keep in the heap, such as streams, whose locks are atomic instructions of the C library.
+//! sequentially consistent: stacks, thread-local variables, small variables, and what Trellis and libraries of the
+//! process keep in the heap, such as streams, whose locks are atomic instructions of the C library.
 //!
 //! What a thread has stored to relaxed memory is certain to be seen by another one only after a call that orders them:
 //! of a lock, a condition, a barrier. Where this library itself orders threads by strict memory alone, they call
 //! [`release`] and [`acquire`].
 //!
-//! Promises: without relaxed memory all this costs one load. Must never put a word into relaxed memory that threads of
-//! several nodes change with atomic instructions.
+//! Promises: without relaxed memory all this costs one load. It must never put a word into relaxed memory that threads
+//! of several nodes change with atomic instructions.
 
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Checks what is linked: licences and sources from `deny.toml`, and the layers of our own crates. Works without a
+//! Checks what is linked: licences and sources from `deny.toml`, and the layers of our own crates. It works without a
 //! network.
 //!
 //! Promises: each layer depends only on the lower layers that a table lists, so that none of them can grow into

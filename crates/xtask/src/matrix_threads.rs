@@ -1,8 +1,8 @@
 //! `cargo xtask matrix --threads`: programs with threads that nobody here wrote, as Debian has them, on several nodes.
 //!
 //! Promises: each writes on every number of nodes what it writes alone, or ends with the sentence that says what is not
-//! supported. A program that is not installed is named with its package. Prints a table of the results. Must never leave a
-//! process behind.
+//! supported. A program that is not installed is named with its package. It prints a table of the results. It must
+//! never leave a process behind.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

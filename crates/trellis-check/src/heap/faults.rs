@@ -1,6 +1,7 @@
 //! Heaps with one rule broken: the steps of their calls, their effects or their answers are altered.
 
-use trellis_cluster_protocol::heap::{Answer, Effect, Message, Outcome};
+use trellis_cluster_protocol::heap::{Answer, Message, Outcome};
+use trellis_cluster_protocol::{NodeId, wire};
 
 /// Faults: each breaks one rule of the shared heap on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,31 +46,35 @@ impl HeapFault {
         !matches!(self, HeapFault::NoPublication | HeapFault::PublishesLate)
     }
 
-    /// Whether the message carries notices.
-    pub(super) fn releases(self, message: &Message) -> bool {
-        let is_cut = match message {
-            Message::Grant { .. } => self == HeapFault::GrantWithoutNotices,
-            Message::Return { .. } => self == HeapFault::ReturnWithoutNotices,
-            Message::Ask { .. } => self == HeapFault::FreeWithoutNotices,
+    /// Whether the notices that belong to the message do not go with it.
+    pub(super) fn sends_alone(self, message: &wire::Message) -> bool {
+        match message {
+            wire::Message::Heap(Message::Grant { .. }) => self == HeapFault::GrantWithoutNotices,
+            wire::Message::Heap(Message::Return { .. }) => self == HeapFault::ReturnWithoutNotices,
+            wire::Message::Heap(Message::Ask { .. }) => self == HeapFault::FreeWithoutNotices,
             _ => false,
-        };
-        message.releases() && !is_cut
+        }
     }
 
-    /// The effect in place of `effect`.
-    pub(super) fn order(self, node: u16, effect: Effect) -> Effect {
-        match (self, effect) {
-            (HeapFault::AlwaysFresh, Effect::Send(to, Message::Grant { waiter, run, .. })) => {
-                Effect::Send(to, Message::Grant { waiter, run, is_fresh: true })
+    /// The messages that leave `node` in place of `message`.
+    pub(super) fn sends(self, node: u16, to: NodeId, message: wire::Message) -> Vec<(NodeId, wire::Message)> {
+        let wire::Message::Heap(message) = message else { return vec![(to, message)] };
+        let sent = match (self, message) {
+            (HeapFault::AlwaysFresh, Message::Grant { waiter, run, .. }) => {
+                vec![(to, Message::Grant { waiter, run, is_fresh: true })]
             }
-            (HeapFault::NotPassedOn, Effect::Send(_, Message::Ask { requester, waiter, is_routed: true, .. }))
+            (HeapFault::NotPassedOn, Message::Ask { requester, waiter, is_routed: true, .. })
                 if requester.0 != node =>
             {
-                let owner = requester;
-                Effect::Send(requester, Message::Reply { waiter, outcome: Outcome::NoBlock, owner })
+                vec![(requester, Message::Reply { waiter, outcome: Outcome::NoBlock, owner: requester })]
             }
-            _ => effect,
-        }
+            (HeapFault::ReturnAnswersEarly, Message::Return { requester, waiter, .. }) if requester.0 != node => {
+                let reply = Message::Reply { waiter, outcome: Outcome::Freed, owner: requester };
+                vec![(to, message), (requester, reply)]
+            }
+            _ => vec![(to, message)],
+        };
+        sent.into_iter().map(|(to, message)| (to, wire::Message::Heap(message))).collect()
     }
 
     /// The answer in place of `answer`.

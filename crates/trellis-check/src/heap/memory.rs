@@ -1,12 +1,12 @@
-//! The stores of each node to the blocks, its publications, and its knowledge of the others' publications.
+//! The stores of each node to the blocks, its publications, and which of the others' publications it has applied.
 //!
-//! Promises: a publication makes known everything that its node stored so far. A node applies what it has heard of, and
-//! it hears by messages that release and by the programs' own hand-overs. A later publication of the same memory must be
-//! heard of again.
+//! Promises: a publication contains everything that its node stored so far. It is one of whole pages, each of which has a
+//! new time then, as at the home of the page. It must never decide which publications a node hears of.
 
-use super::{Envelope, FIRST_PAGE, PAGE_BYTES};
-use crate::world::Piece;
+use super::{FIRST_PAGE, PAGE_BYTES, PAGES};
+use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::heap::Block;
+use trellis_cluster_protocol::{PageIndex, PageRange};
 
 /// Small blocks have this size, so that every block consists of whole units.
 pub(super) const UNIT_BYTES: u64 = 512;
@@ -22,11 +22,19 @@ impl Units {
         Units(((1 << (bytes / UNIT_BYTES)) - 1) << first)
     }
 
+    /// All units of a page.
+    fn page(page: u32) -> Units {
+        Units(((1 << UNITS_PER_PAGE) - 1) << (u64::from(page - FIRST_PAGE) * UNITS_PER_PAGE))
+    }
+
+    /// The pages of these units.
+    fn pages(self) -> impl Iterator<Item = u32> {
+        (FIRST_PAGE..FIRST_PAGE + PAGES).filter(move |&page| self.meets(Units::page(page)))
+    }
+
     /// All units of the pages of these units.
-    fn pages(self) -> Units {
-        let page = (1 << UNITS_PER_PAGE) - 1;
-        let pages = (0..64 / UNITS_PER_PAGE).map(|index| page << (index * UNITS_PER_PAGE));
-        Units(pages.filter(|page| page & self.0 != 0).fold(0, |all, page| all | page))
+    fn whole_pages(self) -> Units {
+        Units(self.pages().fold(0, |all, page| all | Units::page(page).0))
     }
 
     fn add(&mut self, other: Units) {
@@ -53,16 +61,22 @@ pub(super) enum Place {
     Never,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Node {
     /// Its blocks.
     blocks: Units,
     /// Stored and not published.
     dirty: Units,
-    /// Published by another node and not applied here.
-    unseen: Units,
-    /// The units of whose latest publication it has heard.
-    known: Units,
+    /// Published by other nodes and not applied here.
+    unseen: Vec<Publication>,
+}
+
+/// What a publication has of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Publication {
+    page: u32,
+    stamp: u64,
+    units: Units,
 }
 
 /// The memory of all nodes, and the results of the calls.
@@ -71,6 +85,8 @@ pub(super) struct Memory {
     nodes: Vec<Node>,
     /// Units that were ever stored to.
     written: Units,
+    /// The time of each page of the heap: the number of its publications.
+    times: [u64; PAGES as usize],
     /// By number of the block.
     pub(super) places: Vec<Place>,
     /// The node to which each block was handed out, and its units, while it is allocated.
@@ -85,6 +101,7 @@ impl Memory {
         Memory {
             nodes: vec![Node::default(); nodes],
             written: Units::default(),
+            times: [0; PAGES as usize],
             places: vec![Place::Unknown; blocks],
             owners: vec![None; blocks],
             freed: 0,
@@ -97,7 +114,7 @@ impl Memory {
         let units = Units::of(block.offset, block.bytes);
         for (other, state) in self.nodes.iter().enumerate() {
             let is_other = other != usize::from(node);
-            if state.blocks.meets(if is_other { units.pages() } else { units }) {
+            if state.blocks.meets(if is_other { units.whole_pages() } else { units }) {
                 return Err(format!("node {node} gets {block:?}, and node {other} has a block there"));
             }
             if is_other && state.dirty.meets(units) {
@@ -105,7 +122,7 @@ impl Memory {
             }
         }
         let state = &mut self.nodes[usize::from(node)];
-        if state.unseen.meets(units) {
+        if state.unseen.iter().any(|publication| publication.units.meets(units)) {
             return Err(format!("node {node} gets {block:?}, and has not applied what was published there"));
         }
         if block.is_fresh && self.written.meets(units) {
@@ -119,46 +136,40 @@ impl Memory {
         Ok(())
     }
 
-    /// A program that knows the block stores to it, and is about to free it. If another node's program allocated it, that
-    /// one released the block to this one.
-    pub(super) fn frees(&mut self, node: u16, number: usize, under_way: &mut [Piece<Envelope>]) -> Result<(), String> {
+    /// The node to which a block was handed out, while it is allocated.
+    pub(super) fn owner(&self, number: usize) -> Option<u16> {
+        self.owners[number].map(|(owner, _)| owner)
+    }
+
+    /// A program that knows the block stores to it, and is about to free it.
+    pub(super) fn frees(&mut self, node: u16, number: usize) -> Result<(), String> {
         let (owner, units) = self.owners[number].take().ok_or("a program frees a block twice")?;
         self.nodes[usize::from(owner)].blocks.remove(units);
-        if owner != node {
-            self.publishes(owner, under_way);
-            self.hears(node, self.known_at(owner));
-            self.applies(node);
-            self.nodes[usize::from(node)].dirty.add(units);
-        }
+        self.nodes[usize::from(node)].dirty.add(units);
         Ok(())
     }
 
-    /// Everything that the node stored becomes known to those who hear of it from now on.
-    pub(super) fn publishes(&mut self, node: u16, under_way: &mut [Piece<Envelope>]) {
-        let units = std::mem::take(&mut self.nodes[usize::from(node)].dirty);
-        for (other, state) in self.nodes.iter_mut().enumerate() {
-            if other == usize::from(node) {
-                state.known.add(units);
-            } else {
-                state.known.remove(units);
-                state.unseen.add(units);
+    /// The node publishes everything that it stored. Returns the notices.
+    pub(super) fn publishes(&mut self, node: u16) -> Vec<Notice> {
+        let dirty = std::mem::take(&mut self.nodes[usize::from(node)].dirty);
+        let mut notices = Vec::new();
+        for page in dirty.pages() {
+            let time = &mut self.times[(page - FIRST_PAGE) as usize];
+            *time += 1;
+            let publication = Publication { page, stamp: *time, units: Units(dirty.0 & Units::page(page).0) };
+            for (other, state) in self.nodes.iter_mut().enumerate() {
+                if other != usize::from(node) {
+                    state.unseen.push(publication);
+                }
             }
+            notices.push(Notice { range: PageRange::one(PageIndex(page)), stamp: publication.stamp });
         }
-        under_way.iter_mut().for_each(|envelope| envelope.carries.remove(units));
+        notices
     }
 
-    /// The publications of which the node has heard, and which it tells on.
-    pub(super) fn known_at(&self, node: u16) -> Units {
-        self.nodes[usize::from(node)].known
-    }
-
-    pub(super) fn hears(&mut self, node: u16, of: Units) {
-        self.nodes[usize::from(node)].known.add(of);
-    }
-
-    /// The node applies everything of which it has heard.
-    pub(super) fn applies(&mut self, node: u16) {
-        let state = &mut self.nodes[usize::from(node)];
-        state.unseen.remove(state.known);
+    /// The node applies a notice: it sees what its pages had at that time.
+    pub(super) fn applies(&mut self, node: u16, notice: Notice) {
+        let is_seen = |it: &Publication| notice.range.contains(PageIndex(it.page)) && it.stamp <= notice.stamp;
+        self.nodes[usize::from(node)].unseen.retain(|publication| !is_seen(publication));
     }
 }

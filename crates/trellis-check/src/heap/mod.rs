@@ -1,9 +1,9 @@
 //! The shared heap of a small cluster: the explorer's model for allocating and freeing.
 //!
 //! Programs allocate blocks, store to them and free them, at the same node or at another one; a call takes the steps that
-//! a runtime carries out ([`heap::Call`](trellis_cluster_protocol::heap::Call)). Messages arrive in any order, and a step
-//! takes as long as it likes. Memory is release consistent: a store is known at another node after its node has published
-//! and the other one has applied what it heard. The model checks:
+//! a runtime carries out ([`heap::Call`](trellis_cluster_protocol::heap::Call)). Every node is a [`node::Node`] with a heap
+//! and its knowledge of releases, and without pages. Messages arrive in any order, and a step takes as long as it likes. A
+//! store is known at another node after its node has published and the other one has applied the notice. The model checks:
 //!
 //! 1. *Blocks are apart.* No block overlaps another, and no page has blocks of two nodes.
 //! 2. *Nothing overwrites a new block.* When a program gets a block, no other node has stores to it that it will publish.
@@ -13,8 +13,9 @@
 //!    block exactly one succeeds.
 //! 5. *Every call ends*, and when all have, every page without a block goes back, whatever was given up before.
 //!
-//! It must never inspect the state machines: it uses steps, inputs, effects, and the directory's number of free pages.
+//! It must never inspect the state machines: it uses steps, inputs, effects, and the numbers of free and used pages.
 
+mod effects;
 mod faults;
 mod memory;
 
@@ -23,12 +24,16 @@ pub use faults::HeapFault;
 use crate::explore::Model;
 use crate::intern::guarded;
 use crate::world::{self, Pass, Piece, Pieces, Worlds};
-use memory::{Memory, Place, UNIT_BYTES, Units};
-use trellis_cluster_protocol::NodeId;
+use effects::Acting;
+use memory::{Memory, Place, UNIT_BYTES};
+use trellis_cluster_protocol::coherence::Running;
+use trellis_cluster_protocol::coherence::hlrc::intervals::Learnt;
 use trellis_cluster_protocol::heap::{
-    Answer, Block, Call, Effect, Geometry, Heap, Input, Message, Outcome, Request, Separation, Step, StepOutcome,
-    Waiter, Zone,
+    Answer, Block, Call, Geometry, Heap, Input, Message, Request, Separation, Step, StepOutcome, Zone,
 };
+use trellis_cluster_protocol::node::{self, Consistency, Node};
+use trellis_cluster_protocol::sync::{Sync, Waiter};
+use trellis_cluster_protocol::{NodeId, wire};
 
 /// The node that keeps the directory.
 const DIRECTORY: u16 = 0;
@@ -36,6 +41,8 @@ const PAGE_BYTES: u64 = 4096;
 /// The region has some pages before the heap.
 const FIRST_PAGE: u32 = 3;
 const PAGES: u32 = 5;
+/// Names the calls that are made after the end of the programs.
+const LAST: Waiter = Waiter::MAX;
 /// A block that shares its page.
 const SMALL_BYTES: u64 = UNIT_BYTES;
 
@@ -158,13 +165,13 @@ impl HeapInstance {
     }
 }
 
-/// A message under way, and the publications of which its receiver hears.
+/// A message under way, and the notices that are attached to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Envelope {
     from: u16,
     to: u16,
-    message: Message,
-    carries: Units,
+    message: wire::Message,
+    knowledge: Vec<u8>,
 }
 
 /// How far a thread is.
@@ -200,10 +207,12 @@ impl Thread {
 #[derive(Clone)]
 struct World {
     instance: HeapInstance,
-    heaps: Vec<Piece<Heap>>,
+    nodes: Vec<Piece<Node<Running>>>,
     threads: Vec<Piece<Thread>>,
     memory: Piece<Memory>,
     network: Vec<Piece<Envelope>>,
+    /// The answer to the call that is made after the end of the programs.
+    last: Option<Answer>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +226,7 @@ enum Action {
 
 impl world::World for World {
     type Action = Action;
-    type Tables = (Pieces<Memory>, Pieces<Heap>, Pieces<Thread>, Pieces<Envelope>);
+    type Tables = (Pieces<Memory>, Pieces<Node<Running>>, Pieces<Thread>, Pieces<Envelope>);
 
     fn enabled(&self) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -245,14 +254,7 @@ impl world::World for World {
                 At::Waits => unreachable!("a thread that waits does not run"),
             },
             Action::GiveUp(thread) => self.give_up(thread),
-            Action::Deliver(index) => {
-                let Envelope { from, to, message, carries } = *self.network.swap_remove(index);
-                self.memory.hears(to, carries);
-                if self.instance.fault == HeapFault::LateSpanKept && self.is_too_late(to, message) {
-                    return Ok(());
-                }
-                self.step(to, Input::Message(NodeId(from), message))
-            }
+            Action::Deliver(index) => self.deliver(index),
         }
     }
 
@@ -267,9 +269,10 @@ impl world::World for World {
         for node in 0..self.instance.nodes() {
             self.return_empty_spans(node)?;
         }
-        let free = self.heaps[usize::from(DIRECTORY)].pages_free().expect("the directory knows");
-        let held: u64 = self.heaps.iter().map(|heap| heap.statistics().span_bytes / PAGE_BYTES).sum();
-        let blocks: u64 = self.heaps.iter().map(|heap| heap.statistics().blocks).sum();
+        let free = self.heap(DIRECTORY).pages_free().expect("the directory knows");
+        let used: Vec<_> = (0..self.instance.nodes()).map(|node| self.heap(node).statistics()).collect();
+        let held: u64 = used.iter().map(|used| used.span_bytes / PAGE_BYTES).sum();
+        let blocks: u64 = used.iter().map(|used| used.blocks).sum();
         match (free + held == u64::from(PAGES), blocks > 0 || held == 0) {
             (true, true) => Ok(()),
             (false, _) => Err(format!("{free} pages are free and nodes have {held}: of {PAGES} some are lost")),
@@ -294,9 +297,9 @@ impl world::World for World {
         }
     }
 
-    fn pass(&mut self, (memories, heaps, threads, envelopes): &mut Self::Tables, pass: &mut Pass) {
+    fn pass(&mut self, (memories, nodes, threads, envelopes): &mut Self::Tables, pass: &mut Pass) {
         pass.one(memories, &mut self.memory);
-        pass.each(heaps, &mut self.heaps);
+        pass.each(nodes, &mut self.nodes);
         pass.each(threads, &mut self.threads);
         pass.unordered(envelopes, &mut self.network);
     }
@@ -304,24 +307,30 @@ impl world::World for World {
 
 impl World {
     fn first(instance: HeapInstance) -> World {
-        let heap = |me| {
-            Piece::new(Heap::new(Geometry {
-                me: NodeId(me),
-                directory: NodeId(DIRECTORY),
+        let (nodes, end_page) = (instance.nodes(), FIRST_PAGE + PAGES);
+        let node = |me| {
+            let (me, directory) = (NodeId(me), NodeId(DIRECTORY));
+            let consistency = Consistency::new(me, nodes, end_page, false, usize::MAX);
+            let mut node = Node::new(Vec::new(), Sync::new(me, nodes), Some(consistency), directory);
+            node.heap = Some(Heap::new(Geometry {
+                me,
+                directory,
                 first_page: FIRST_PAGE,
-                border_page: FIRST_PAGE + PAGES,
-                end_page: FIRST_PAGE + PAGES,
+                border_page: end_page,
+                end_page,
                 page_bytes: PAGE_BYTES as u32,
                 base_pages: 0x1_0000,
-            }))
+            }));
+            Piece::new(node)
         };
         let threads = instance.program.threads();
         World {
             instance,
-            heaps: (0..instance.nodes()).map(heap).collect(),
+            nodes: (0..nodes).map(node).collect(),
             threads: vec![Piece::new(Thread::before(0)); threads.len()],
-            memory: Piece::new(Memory::new(usize::from(instance.nodes()), blocks(threads))),
+            memory: Piece::new(Memory::new(usize::from(nodes), blocks(threads))),
             network: Vec::new(),
+            last: None,
         }
     }
 
@@ -341,7 +350,11 @@ impl World {
 
     fn can_begin(&self, thread: usize) -> bool {
         match self.act(thread) {
-            Some(Act::Free(block) | Act::FreeToo(block)) => self.memory.places[block] != Place::Unknown,
+            Some(Act::Free(block)) => {
+                let hears = |owner| self.hears_all(owner, self.node_of(thread));
+                self.memory.places[block] != Place::Unknown && self.memory.owner(block).is_none_or(hears)
+            }
+            Some(Act::FreeToo(block)) => self.memory.places[block] != Place::Unknown,
             Some(Act::Allocate(..) | Act::Try(..)) => true,
             None => false,
         }
@@ -362,7 +375,11 @@ impl World {
                     self.threads[thread].next += 1;
                     return Ok(());
                 };
-                self.memory.frees(node, block, &mut self.network)?;
+                let owner = self.memory.owner(block).filter(|&owner| owner != node);
+                self.memory.frees(node, block)?;
+                if let Some(owner) = owner {
+                    self.hand_over(owner, node);
+                }
                 Call::free(offset, waiter)
             }
             Act::FreeToo(block) => {
@@ -370,9 +387,9 @@ impl World {
                 Call::free(offset, waiter)
             }
         };
-        let state = &mut *self.threads[thread];
-        let heap = &mut self.heaps[usize::from(node)];
-        state.at = At::Step(guarded(|| state.call.insert(call).begin(heap))?);
+        let World { threads, nodes, .. } = self;
+        let state = &mut *threads[thread];
+        state.at = At::Step(guarded(|| state.call.insert(call).begin(heap_of(nodes, node)))?);
         Ok(())
     }
 
@@ -381,13 +398,13 @@ impl World {
         match step {
             Step::Publish => {
                 if fault.publishes_in_time() && !self.threads[thread].has_published {
-                    self.memory.publishes(node, &mut self.network);
+                    self.publish(node);
                 }
                 self.go_on(thread, StepOutcome::Done)
             }
             Step::Refresh => {
                 if fault != HeapFault::NoRefresh {
-                    self.memory.applies(node);
+                    self.refresh(node);
                 }
                 self.go_on(thread, StepOutcome::Done)
             }
@@ -407,18 +424,18 @@ impl World {
         let (node, fault) = (self.node_of(thread), self.instance.fault);
         let is_freed = matches!(outcome, StepOutcome::Answer(Answer::Freed));
         if fault == HeapFault::PublishesLate && is_freed {
-            self.memory.publishes(node, &mut self.network);
+            self.publish(node);
         }
         if fault == HeapFault::PublishesFirst && is_freed && !self.threads[thread].has_published {
-            self.memory.publishes(node, &mut self.network);
+            self.publish(node);
             self.threads[thread].has_published = true;
             return Ok(());
         }
-        let state = &mut *self.threads[thread];
-        let heap = &mut self.heaps[usize::from(node)];
+        let World { threads, nodes, .. } = self;
+        let state = &mut *threads[thread];
         let step = match (fault, outcome) {
             (HeapFault::FullAtOnce, StepOutcome::Answer(answer @ Answer::NoRoom { .. })) => Step::End(answer),
-            _ => guarded(|| state.call.as_mut().expect("a call runs").go_on(heap, outcome))?,
+            _ => guarded(|| state.call.as_mut().expect("a call runs").go_on(heap_of(nodes, node), outcome))?,
         };
         state.at = At::Step(step);
         Ok(())
@@ -430,13 +447,11 @@ impl World {
         let call = self.threads[thread].call.take().expect("a call runs");
         self.memory.places[block] = Place::Never;
         *self.threads[thread] = Thread::before(self.threads[thread].next + 1);
-        if self.instance.fault == HeapFault::SurplusForgotten {
-            return self.step(node, Input::Abandon(waiter));
-        }
-        let mut effects = Vec::new();
-        let heap = &mut self.heaps[usize::from(node)];
-        guarded(|| call.give_up(heap, &mut effects))?;
-        effects.into_iter().try_for_each(|effect| self.order(node, effect))
+        let abandon = match self.instance.fault {
+            HeapFault::SurplusForgotten => Input::Abandon(waiter),
+            _ => call.give_up(heap_of(&mut self.nodes, node)),
+        };
+        self.step(node, abandon)
     }
 
     fn end(&mut self, thread: usize, answer: Answer) -> Result<(), String> {
@@ -465,47 +480,81 @@ impl World {
     }
 
     fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
-        let mut effects = Vec::new();
-        let heap = &mut self.heaps[usize::from(node)];
-        guarded(|| heap.step(input, &mut effects)).map_err(|what| format!("node {node} stopped: {what}"))?;
-        effects.into_iter().try_for_each(|effect| self.order(node, effect))
+        let mut acting = Acting { world: self, node };
+        stepped(node, guarded(|| Node::step(&mut acting, node::Input::Heap(input))))
     }
 
-    fn order(&mut self, node: u16, effect: Effect) -> Result<(), String> {
-        let fault = self.instance.fault;
-        match fault.order(node, effect) {
-            Effect::Send(to, _) if to.0 == node => Err(format!("node {node} writes to itself")),
-            Effect::Send(to, message) => {
-                let carries = if fault.releases(&message) { self.memory.known_at(node) } else { Units::default() };
-                self.network.push(Piece::new(Envelope { from: node, to: to.0, message, carries }));
-                if let (HeapFault::ReturnAnswersEarly, Message::Return { requester, waiter, .. }) = (fault, message)
-                    && requester.0 != node
-                {
-                    let reply = Message::Reply { waiter, outcome: Outcome::Freed, owner: requester };
-                    let reply = Envelope { from: node, to: requester.0, message: reply, carries };
-                    self.network.push(Piece::new(reply));
-                }
-                Ok(())
-            }
-            Effect::Done(waiter, answer) => self.answer(node, waiter, fault.answer(answer)),
-            Effect::Violation(from, what) => Err(format!("{from} sent node {node} {what}")),
+    fn deliver(&mut self, index: usize) -> Result<(), String> {
+        let Envelope { from, to, message, knowledge } = (*self.network.swap_remove(index)).clone();
+        let mut acting = Acting { world: self, node: to };
+        stepped(to, guarded(|| Node::receive(&mut acting, NodeId(from), message, &knowledge)))
+    }
+
+    fn heap(&self, node: u16) -> &Heap {
+        self.nodes[usize::from(node)].heap.as_ref().expect("every node has a heap")
+    }
+
+    fn releases(&mut self, node: u16) -> &mut Consistency {
+        self.nodes[usize::from(node)].releases.as_mut().expect("every node knows of releases")
+    }
+
+    /// Everything that the node stored becomes known to those who hear of it from now on.
+    fn publish(&mut self, node: u16) {
+        let notices = self.memory.publishes(node);
+        let consistency = self.releases(node);
+        notices.into_iter().for_each(|notice| consistency.knowledge.intervals.note(notice));
+        consistency.end();
+    }
+
+    /// The node applies everything of which it has heard.
+    fn refresh(&mut self, node: u16) {
+        if let Some(notices) = self.releases(node).refresh() {
+            notices.for_each(|notice| self.memory.applies(node, notice));
         }
     }
 
+    /// The program at `from` has released a block to the one at `to`.
+    fn hand_over(&mut self, from: u16, to: u16) {
+        self.publish(from);
+        let mut knowledge = Vec::new();
+        self.releases(from).knowledge.intervals.append_notices(NodeId(to), &mut knowledge);
+        let learnt = self.releases(to).knowledge.intervals.learn(NodeId(from), &knowledge);
+        assert_eq!(learnt, Ok(Learnt::Known), "the program waits until it can hear");
+        self.refresh(to);
+    }
+
+    /// Whether nothing is under way to `to` without which it cannot hear from `from`.
+    fn hears_all(&self, from: u16, to: u16) -> bool {
+        if from == to {
+            return true;
+        }
+        let intervals = |node: u16| {
+            let releases = self.nodes[usize::from(node)].releases.as_ref();
+            releases.expect("every node knows of releases").knowledge.intervals.clone()
+        };
+        let mut knowledge = Vec::new();
+        intervals(from).append_notices(NodeId(to), &mut knowledge);
+        intervals(to).learn(NodeId(from), &knowledge) == Ok(Learnt::Known)
+    }
+
     fn answer(&mut self, node: u16, waiter: Waiter, answer: Answer) -> Result<(), String> {
+        if waiter == LAST {
+            self.last = Some(answer);
+            return Ok(());
+        }
         let thread = (waiter / 16) as usize;
         if self.waiter(thread) != waiter || self.threads[thread].at != At::Waits {
             return Err(format!("node {node} answers call {waiter}, which does not wait"));
         }
-        self.threads[thread].at = At::Answered(answer);
+        self.threads[thread].at = At::Answered(self.instance.fault.answer(answer));
         Ok(())
     }
 
-    /// Whether a span comes to a call that was given up.
-    fn is_too_late(&self, node: u16, message: Message) -> bool {
-        let Message::Grant { waiter, .. } = message else { return false };
+    /// With a fault: whether a span comes to a call that was given up, and stays at the node.
+    fn passes_over(&self, node: u16, input: &node::Input) -> bool {
+        let node::Input::Heap(Input::Message(_, Message::Grant { waiter, .. })) = *input else { return false };
         let thread = (waiter / 16) as usize;
-        self.node_of(thread) == node && self.waiter(thread) != waiter
+        self.instance.fault == HeapFault::LateSpanKept && self.node_of(thread) == node && self.waiter(thread) != waiter
     }
 
     /// Makes a call for which there is no room, so that every empty span of the node goes back.
@@ -517,36 +566,35 @@ impl World {
             separation: Separation::Always,
             zone: Zone::Lower,
         };
-        const WAITER: Waiter = Waiter::MAX;
-        let mut call = Call::allocate(request, WAITER);
-        let mut step = call.begin(&mut self.heaps[usize::from(node)]);
+        let mut call = Call::allocate(request, LAST);
+        let mut step = call.begin(heap_of(&mut self.nodes, node));
         loop {
             let outcome = match step {
                 Step::End(_) => return Ok(()),
-                Step::Ask(input) => StepOutcome::Answer(self.ask(node, WAITER, input)?),
+                Step::Ask(input) => StepOutcome::Answer(self.ask(node, input)?),
                 Step::Publish | Step::Refresh | Step::Place(_) => StepOutcome::Done,
             };
-            step = call.go_on(&mut self.heaps[usize::from(node)], outcome);
+            step = call.go_on(heap_of(&mut self.nodes, node), outcome);
         }
     }
 
     /// Gives an input to a heap, delivers all messages, and returns the answer.
-    fn ask(&mut self, node: u16, waiter: Waiter, input: Input) -> Result<Answer, String> {
-        let mut inputs = vec![(node, input)];
-        let mut found = None;
-        while let Some((to, input)) = inputs.pop() {
-            let mut effects = Vec::new();
-            self.heaps[usize::from(to)].step(input, &mut effects);
-            for effect in effects {
-                match effect {
-                    Effect::Send(next, message) => inputs.push((next.0, Input::Message(NodeId(to), message))),
-                    Effect::Done(done, answer) if (to, done) == (node, waiter) => found = Some(answer),
-                    other => return Err(format!("node {to} reports {other:?}")),
-                }
-            }
+    fn ask(&mut self, node: u16, input: Input) -> Result<Answer, String> {
+        self.step(node, input)?;
+        while !self.network.is_empty() {
+            self.deliver(0)?;
         }
-        found.ok_or_else(|| format!("node {node} gets no answer"))
+        self.last.take().ok_or_else(|| format!("node {node} gets no answer"))
     }
+}
+
+fn heap_of(nodes: &mut [Piece<Node<Running>>], node: u16) -> &mut Heap {
+    nodes[usize::from(node)].heap.as_mut().expect("every node has a heap")
+}
+
+/// The outcome of a step, which fails if the node fails an assertion.
+fn stepped(node: u16, outcome: Result<Result<(), String>, String>) -> Result<(), String> {
+    outcome.map_err(|what| format!("node {node} stopped: {what}"))?
 }
 
 /// The number of blocks that the threads name.

@@ -68,6 +68,7 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
         NodeFault::None
         | NodeFault::KeepsPieces
         | NodeFault::StaysInQueue
+        | NodeFault::AbandonsNothing
         | NodeFault::LocksPart
         | NodeFault::UnlocksPart
         | NodeFault::WaitsForItself

@@ -274,6 +274,7 @@ pub const TABLE: &[Row] = &[
         "no node answers an invalidation in place of one that has departed",
         NodeFault::DropsInvalidations,
     ),
+    node(Any, "abandons-nothing", "a call that gives up a block still waits for it", NodeFault::AbandonsNothing),
     node(Any, "keeps-tokens", "a node that leaves keeps the locks that it has", NodeFault::KeepsTokens),
     node(Any, "leaves-out-of-turn", "a node that leaves does not wait for its turn", NodeFault::LeavesOutOfTurn),
     node(

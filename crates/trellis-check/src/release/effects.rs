@@ -13,7 +13,7 @@ use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Run
 use trellis_cluster_protocol::node::{self, Carrier, Effects, Order, Parts, Releases, Shard};
 use trellis_cluster_protocol::sync::{CallOutcome, CallStep};
 use trellis_cluster_protocol::{
-    Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange, membership, sync, wire,
+    Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange, heap, membership, sync, wire,
 };
 
 /// A message.
@@ -326,7 +326,7 @@ impl Effects for Acting<'_> {
         Ok(())
     }
 
-    fn attached(&mut self, to: NodeId, message: &sync::Message) -> Vec<u8> {
+    fn attached(&mut self, to: NodeId, message: &wire::Message) -> Vec<u8> {
         let (setup, me) = (self.setup, self.node.me);
         let mut knowledge = Vec::new();
         let intervals = &mut self.consistency().knowledge.intervals;
@@ -342,6 +342,10 @@ impl Effects for Acting<'_> {
         };
         self.node.go_on(thread, CallOutcome::Granted(value));
         Ok(())
+    }
+
+    fn answer(&mut self, waiter: u32, answer: heap::Answer) -> Result<(), String> {
+        Err(format!("node {} has no heap, and answers {waiter} with {answer:?}", self.node.me))
     }
 
     fn wake_publisher(&mut self, publisher: u32) {

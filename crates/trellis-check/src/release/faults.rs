@@ -11,7 +11,7 @@ use trellis_cluster_protocol::coherence::hlrc::Objection;
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message};
 use trellis_cluster_protocol::node::Consistency;
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, sync, wire};
 
 /// Declares the faults: name, broken rule, and the propagations that have the rule.
 macro_rules! faults {
@@ -298,20 +298,21 @@ pub(super) fn end_publication(fault: Fault, consistency: &mut Consistency) {
 /// The knowledge that is attached to a message that may release something.
 pub(super) fn attach_notices(
     fault: Fault,
-    message: &sync::Message,
+    message: &wire::Message,
     intervals: &mut Intervals,
     to: NodeId,
     me: u16,
     is_ordered: bool,
     out: &mut Vec<u8>,
 ) {
+    use wire::Message::Sync;
     intervals.append_notices(to, out);
     let is_alone = match fault {
-        Fault::TokenAlone => matches!(message, sync::Message::LockToken(_)),
-        Fault::ArrivalAlone => matches!(message, sync::Message::BarrierArrive(..)),
-        Fault::OpeningAlone => matches!(message, sync::Message::BarrierRelease(..)),
-        Fault::FlagAlone => matches!(message, sync::Message::AtomicRequest(..)),
-        Fault::AnswerAlone => matches!(message, sync::Message::AtomicReply(..)),
+        Fault::TokenAlone => matches!(message, Sync(sync::Message::LockToken(_))),
+        Fault::ArrivalAlone => matches!(message, Sync(sync::Message::BarrierArrive(..))),
+        Fault::OpeningAlone => matches!(message, Sync(sync::Message::BarrierRelease(..))),
+        Fault::FlagAlone => matches!(message, Sync(sync::Message::AtomicRequest(..))),
+        Fault::AnswerAlone => matches!(message, Sync(sync::Message::AtomicReply(..))),
         Fault::OwnOnly => false,
         _ => return,
     };

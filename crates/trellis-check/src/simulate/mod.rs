@@ -6,7 +6,8 @@
 //!
 //! 1. *At every effect*: single writer or many readers; downgrade before read-out before send; bytes stay put until
 //!    they are delivered; a load sees the last store; a locked page does not leave; views are what the protocol thinks.
-//! 2. *At every return of a call*: a lock has one holder; nobody leaves a barrier early; additions add up.
+//! 2. *At every return of a call*: a lock has one holder; nobody leaves a barrier early; additions add up; blocks of the heap
+//!    are apart.
 //! 3. *Bounded waiting*: in seeds without faults that may hold a request up, only a bounded number of others are served
 //!    with a page while an access waits for it ([`overtaken_max`]).
 //! 4. *Healing*: once the faults end, every access ends within a bound ([`wait_ns_max`]); at the end nobody waits.
@@ -16,6 +17,7 @@
 //! Promises: the same seed gives the same [`Outcome::trace_hash`], in debug and in release builds. It must never read a
 //! clock, start a thread or iterate in hash order, and never look into a protocol.
 
+mod blocks;
 mod changes;
 mod datagrams;
 mod events;
@@ -140,9 +142,9 @@ pub struct Tally {
     pub stores: u64,
     /// Turns that were taken, with [`Pattern::Turns`] and [`Pattern::Exchanges`].
     pub turns: u64,
-    /// Calls that waited: locks, barriers, ranges.
+    /// Calls that waited: locks, barriers, ranges, blocks.
     pub calls: u64,
-    /// Calls that gave up a range, or waiting for a change.
+    /// Calls that gave up a range, a block, or waiting for a change.
     pub given_up: u64,
     /// Faults.
     pub faults: u64,

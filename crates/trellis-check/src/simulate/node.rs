@@ -6,6 +6,7 @@ use super::changes::Changing;
 use super::node_faults::Locking;
 use std::collections::BTreeSet;
 use trellis_base::Random;
+use trellis_cluster_protocol::heap::{self, Request};
 use trellis_cluster_protocol::sync::Operation;
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange, node};
 
@@ -44,6 +45,13 @@ pub(super) enum Action {
     Change(PageIndex, u32, u32),
     /// Goes on with that.
     GoOnChanging,
+    /// Allocates a block.
+    Allocate(Request),
+    /// Frees some block, or asks for its size.
+    Free(u64),
+    Measure(u64),
+    /// Frees what is no block.
+    FreeNone(u64),
     /// Waits for its turn at a page by loads, and takes it with a store.
     Turn(PageIndex),
     /// Stores to a page until it is its turn.
@@ -101,6 +109,9 @@ pub(super) struct Thread {
     pub(super) ticket: u32,
     /// The range that it locks, or holds.
     pub(super) locking: Option<Locking>,
+    /// Its call of the heap, and the block of which it asks the size.
+    pub(super) heap_call: Option<heap::Call>,
+    pub(super) measures: u64,
     /// What it stored last, for [`Action::Again`].
     pub(super) stored: Option<(PageIndex, u32)>,
 }
@@ -119,6 +130,8 @@ impl Thread {
             asks_write: false,
             ticket: 0,
             locking: None,
+            heap_call: None,
+            measures: 0,
             stored: None,
         }
     }

@@ -1,7 +1,7 @@
 //! Decisions of a node, broken one by one: what the explorer and the simulator must notice besides broken protocols.
 //!
-//! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. Must never change
-//! anything where it is [`NodeFault::None`].
+//! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. It must
+//! never change anything where it is [`NodeFault::None`].
 
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Purpose};
@@ -18,6 +18,8 @@ pub enum NodeFault {
     KeepsPieces,
     /// A call that gave up a range still waits at the protocol.
     StaysInQueue,
+    /// A call that gave up a block still waits for it.
+    AbandonsNothing,
     /// A call is over when it has the pages of the first shard.
     LocksPart,
     /// Of a range that is given back, only the last piece is.

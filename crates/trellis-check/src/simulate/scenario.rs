@@ -163,6 +163,8 @@ pub enum Pattern {
     Phases,
     /// One thread of each node changes the protocol of a range, while the others use it.
     Changes,
+    /// Blocks of the shared heap are allocated, and freed at any node.
+    Blocks,
     /// Anything of the above that needs no barrier.
     Mixed,
     /// Every thread stores to the first page as often as it can.
@@ -178,7 +180,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    const RANDOM: [Pattern; 12] = [
+    const RANDOM: [Pattern; 13] = [
         Pattern::Uniform,
         Pattern::Hot,
         Pattern::Stream,
@@ -190,6 +192,7 @@ impl Pattern {
         Pattern::RangeLocks,
         Pattern::Phases,
         Pattern::Changes,
+        Pattern::Blocks,
         Pattern::Mixed,
     ];
 }

@@ -93,6 +93,9 @@ impl<S: Start> World<'_, S> {
             }
             Action::Change(first, end, turn) => self.begin_change(node, index, first.0..end, turn),
             Action::GoOnChanging => self.go_on_changing(node),
+            Action::Allocate(_) | Action::Free(_) | Action::Measure(_) | Action::FreeNone(_) => {
+                self.call_heap(node, index, action)
+            }
             access => unreachable!("{access:?} has a page"),
         }
     }
@@ -350,7 +353,7 @@ impl<S: Start> World<'_, S> {
         Ok(())
     }
 
-    fn caller(&self, node: u16, call: u32) -> Result<u8, String> {
+    pub(super) fn caller(&self, node: u16, call: u32) -> Result<u8, String> {
         let threads = &self.nodes[usize::from(node)].threads;
         let index = threads.iter().position(|thread| thread.doing == Doing::Calling(call));
         index.map(|index| index as u8).ok_or_else(|| format!("node {node} ends call {call}, in which nobody waits"))
@@ -454,9 +457,12 @@ impl<S: Start> World<'_, S> {
     }
 
     /// A thread that waits for a range waits no longer, and gives back what it had of it; or one waits no longer for a
-    /// change of a protocol.
+    /// change of a protocol, or for a block.
     pub(super) fn give_up(&mut self, node: u16, index: u8, time_out: u32) -> Result<(), String> {
         self.times_out(node, time_out)?;
+        if self.gives_up_block(node, index, time_out)? {
+            return Ok(());
+        }
         let now = self.now;
         let thread = self.thread(node, index);
         let is_locking = thread.locking.as_ref().is_some_and(|locking| locking.time_out == time_out);
@@ -496,7 +502,7 @@ impl<S: Start> World<'_, S> {
         self.thread_ended(node)
     }
 
-    fn thread(&mut self, node: u16, index: u8) -> &mut super::node::Thread {
+    pub(super) fn thread(&mut self, node: u16, index: u8) -> &mut super::node::Thread {
         &mut self.nodes[usize::from(node)].threads[usize::from(index)]
     }
 }

@@ -3,10 +3,12 @@
 //! Promises: a thread's actions are decided by its own random numbers; every thread of a kind makes as many barriers as
 //! the others. It must never look at the state of the cluster.
 
+use super::blocks::HEAP_PAGES;
 use super::node::{Action, Thread};
 use super::scenario::{Pattern, Scenario};
+use trellis_cluster_protocol::heap::{Request, Separation, Zone};
 use trellis_cluster_protocol::sync::Operation;
-use trellis_cluster_protocol::{PageIndex, PageRange};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
 /// Pages that one call locks.
 pub(super) const LOCKED_PAGES_MAX: u32 = 4;
@@ -101,6 +103,7 @@ impl Drawing<'_> {
                 self.push(Action::Arrive(BARRIER));
             }
             Pattern::Changes => self.change(),
+            Pattern::Blocks => self.block(),
             Pattern::Writers => {
                 let page = self.page(0);
                 self.push(Action::Store(page));
@@ -182,6 +185,34 @@ impl Drawing<'_> {
             }
         }
         self.push(Action::Unlock);
+    }
+
+    fn block(&mut self) {
+        let is_founder = self.node < self.scenario.founders;
+        let random = &mut self.thread.random;
+        let choice = random.below(1 << 32);
+        let action = match random.below(32) {
+            0..=15 if is_founder => Action::Allocate(self.request()),
+            0..=27 => Action::Free(choice),
+            28..=29 => Action::Measure(choice),
+            _ => Action::FreeNone(choice),
+        };
+        self.push(action);
+    }
+
+    fn request(&mut self) -> Request {
+        let (scenario, random) = (self.scenario, &mut self.thread.random);
+        let page_bytes = u64::from(scenario.wires.page_bytes);
+        let bytes = match random.below(20) {
+            0 => random.below(u64::from(HEAP_PAGES / 3) * page_bytes),
+            1..=4 => random.below(10 * page_bytes),
+            _ => random.below(1_000),
+        };
+        let align = if random.once_in(10) { 1 << random.below(16) } else { 8 };
+        let home = if random.once_in(4) { random.below(u64::from(scenario.founders)) as u16 } else { self.node };
+        let separation = random.one_of(&[Separation::Never, Separation::WhileFew, Separation::Always]);
+        let zone = if random.once_in(3) { Zone::Upper } else { Zone::Lower };
+        Request { bytes, align, home: NodeId(home), separation, zone }
     }
 
     fn change(&mut self) {

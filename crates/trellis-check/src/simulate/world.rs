@@ -3,6 +3,7 @@
 //! Promises: virtual time never goes back; every effect is checked when it is carried out; a run ends when every thread
 //! is done, with an error when one cannot be. It must never look at a real clock, nor into a protocol.
 
+use super::blocks::{Blocks, heap_of};
 use super::datagrams::Datagrams;
 use super::events::{Event, Queue};
 use super::leaving::TAKER;
@@ -20,7 +21,7 @@ use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
 use trellis_cluster_protocol::node::{self, Effects, LeavingStep, Order, Shard};
 use trellis_cluster_protocol::sync::Waiter;
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, membership, sync, wire};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange, heap, membership, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
 const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
@@ -63,9 +64,10 @@ pub(super) struct World<'a, S: Start> {
     pub(super) is_healed: bool,
     /// Threads that are not done.
     pub(super) busy_threads: usize,
-    /// Who holds a lock, and who has entered a barrier how often.
+    /// Who holds a lock, who has entered a barrier how often, and which blocks there are.
     pub(super) lock_holders: BTreeMap<u64, u16>,
     pub(super) arrivals: Vec<u32>,
+    pub(super) blocks: Blocks,
     /// For each word: additions that began, and the last value that an ended one saw.
     pub(super) words: BTreeMap<u64, (u64, u64)>,
     /// For each change of a protocol that ended somewhere, whether the pages have changed.
@@ -99,6 +101,7 @@ impl<'a, S: Start> World<'a, S> {
             lock_holders: BTreeMap::new(),
             arrivals: vec![0; usize::from(scenario.founders)],
             words: BTreeMap::new(),
+            blocks: Blocks::default(),
             changed: BTreeMap::new(),
             envelopes: Vec::with_capacity(256),
             free: Vec::with_capacity(256),
@@ -113,7 +116,8 @@ impl<'a, S: Start> World<'a, S> {
             };
             let shards = (0..world.scenario.layout.shards()).map(shard).collect();
             let (founders, coordinator) = (world.scenario.founders, NodeId(world.scenario.coordinator));
-            let parts = node::Node::new(shards, sync::Sync::new(NodeId(me), founders), None, coordinator);
+            let mut parts = node::Node::new(shards, sync::Sync::new(NodeId(me), founders), None, coordinator);
+            parts.heap = Some(heap_of(&world.scenario, me));
             world.nodes.push(Node::new(me < founders, parts));
         }
         world
@@ -130,7 +134,7 @@ impl<'a, S: Start> World<'a, S> {
                 continue;
             }
             self.happen(event)?;
-            if self.queue.is_idle() && self.is_over()? {
+            if self.queue.is_idle() && self.is_over()? && !self.returns_spans() {
                 break;
             }
             if self.is_endless() {
@@ -318,6 +322,7 @@ impl<'a, S: Start> World<'a, S> {
     /// After the end nobody may wait for anything.
     fn check_end(&self) -> Result<(), String> {
         self.check_members()?;
+        self.check_heap()?;
         if self.busy_threads > 0 {
             return Err(format!("threads wait for ever: {}", self.who_waits()));
         }
@@ -444,7 +449,8 @@ impl<S: Start> Effects for At<'_, World<'_, S>> {
 
     fn takes(&mut self, input: &node::Input) -> bool {
         let At { cluster, node, .. } = self;
-        cluster.tally.steps += u64::from(matches!(input, node::Input::Sync(_) | node::Input::Membership(_)));
+        cluster.tally.steps +=
+            u64::from(matches!(input, node::Input::Sync(_) | node::Input::Membership(_) | node::Input::Heap(_)));
         match (input, cluster.start.fault()) {
             (node::Input::Sync(sync::Input::Depart), NodeFault::KeepsTokens)
             | (node::Input::Membership(membership::Input::Behind(_)), NodeFault::NamesNothing) => return false,
@@ -455,6 +461,10 @@ impl<S: Start> Effects for At<'_, World<'_, S>> {
             }
             (node::Input::Sync(input), _) => {
                 cluster.recorder.fold(cluster.now ^ u64::from(*node));
+                cluster.recorder.note(cluster.now, || format!("n{node} {input:?}"));
+            }
+            (node::Input::Heap(input), _) => {
+                cluster.recorder.fold(cluster.now ^ u64::from(*node) << 48);
                 cluster.recorder.note(cluster.now, || format!("n{node} {input:?}"));
             }
             _ => {}
@@ -473,6 +483,10 @@ impl<S: Start> Effects for At<'_, World<'_, S>> {
 
     fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), String> {
         self.cluster.returned(self.node, waiter, value)
+    }
+
+    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), String> {
+        self.cluster.heap_answered(self.node, waiter, answer)
     }
 
     fn breach(&mut self, by: Option<NodeId>, what: &'static str) -> Result<(), String> {

@@ -19,7 +19,7 @@ use trellis_command::terminal::announce;
 
 /// Run a controller, until SIGINT or SIGTERM
 ///
-/// Prints one line when servers may report, and one for each event that matters to an operator. It may be killed and
+/// It prints one line when servers may report, and one for each event that matters to an operator. It may be killed and
 /// restarted at any time: its decisions are in its records, and homes go on for the term of their home lease. Of
 /// several controllers one leads. After SIGTERM to it another one leads at once; if it is killed, the others wait for
 /// its term to end.

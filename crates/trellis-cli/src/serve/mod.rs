@@ -23,8 +23,8 @@ Examples:
   trellis serve --memory 8GiB --backup-memory 8GiB --controller 0xc8 --prefix fd12:3456:7::/48
 
 The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to efff) and /48; all hosts have the same cluster and each its own \
-number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the \
-process.
+number. The server prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long \
+as the process.
 
 A host reaches all others through one next hop, and takes everything that arrives for the cluster as its own, whatever the \
 address; for a network device eth0 and a switch or router at fe80::1:
@@ -33,15 +33,15 @@ address; for a network device eth0 and a switch or router at fe80::1:
   ip -6 rule add pref 5 iif eth0 lookup 100
 `trellis lab` does that for its hosts. On this machine alone: ip -6 route add local fd12:3456::/32 dev lo
 
-READ, and WRITE that need not be done once, are answered in the kernel, without waking this process, where that is possible: \
+The kernel answers READ, and WRITE that may be repeated, without waking this process, where that is possible: \
 as root, on Linux 6.6, in a build with the cargo feature `bpf`; the line at the start says so, or why not. The kernel answers \
 before the host's own packet filter sees the request. --in-kernel off leaves all to the process.
 
 With --controller, `trellis controller` at that host says which server answers for which range of memory (the one that a host \
 began with), and who keeps copies: a range survives the death of its server while a copy is complete, and moves while clients \
 work. --backup-memory is what this server gives to ranges of others. What is changed in a range that has copies is changed under \
-a lease; it is acknowledged when every copy has it. With several controllers the first that answers is obeyed, and the next is \
-asked when it does not. A server that hears none for --home-lease answers nothing until it does. --lease-term and --home-lease \
+a lease; it is acknowledged when every copy has it. The server obeys the first of several controllers that answers, and asks \
+the next one when that one is silent. A server that hears no controller for --home-lease answers nothing until it does. --lease-term and --home-lease \
 must be the same at all servers and controllers. Each event of a range is reported on stderr, in one sentence. The kernel answers \
 nothing then, because it does not know when this server may answer no more.
 

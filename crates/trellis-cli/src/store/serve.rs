@@ -19,7 +19,7 @@ Examples:
   trellis store serve --resp unix:/run/store.socket --store etcd://127.0.0.1:2379
   redis-cli -p 7001 SET message hello
 
-Prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM. \
+The command prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM. \
 What clients keep lies beside the regions of the store, and is none of them. Programs reach regions \
 through it too: --store redis://127.0.0.1:7001.
 

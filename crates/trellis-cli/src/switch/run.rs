@@ -34,8 +34,8 @@ type ConnectionMethod = String;
 ///
 ///   server eth1 02:00:00:00:00:07 fd12:3456:7::/48
 ///
-/// Ports are numbered in this order, from 1. Requests for anywhere go to the first server. Prints one line when hosts
-/// may send.
+/// Ports are numbered in this order, from 1. Requests for anywhere go to the first server. The switch prints
+/// one line when hosts may send.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("listed").required(true).multiple(true)))]
 pub(super) struct RunArguments {

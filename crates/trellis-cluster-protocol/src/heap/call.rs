@@ -5,7 +5,8 @@
 //! had is given to the program only after this node has applied what was released to it. A span is surplus before the
 //! publication begins with which it goes back. It must never wait: the caller carries out one step after the other.
 
-use super::{Answer, Effect, Heap, Input, Request, Run, Waiter};
+use super::{Answer, Heap, Input, Request, Run};
+use crate::sync::Waiter;
 use alloc::vec::Vec;
 
 /// What the caller does next.
@@ -118,11 +119,11 @@ impl Call {
         }
     }
 
-    /// A step failed: the call is over. Pages that came for it go back, and a later call gives surplus spans back. A block
-    /// that could not be refreshed stays allocated.
-    pub fn give_up(self, heap: &mut Heap, effects: &mut Vec<Effect>) {
+    /// A step failed: the call is over when the heap has taken the input that is returned. Pages that came for the call go
+    /// back, and a later call gives surplus spans back. A block that could not be refreshed stays allocated.
+    pub fn give_up(self, heap: &mut Heap) -> Input {
         heap.surplus.extend(self.surplus);
-        heap.step(Input::Abandon(self.waiter), effects);
+        Input::Abandon(self.waiter)
     }
 
     fn allocated(&mut self, heap: &mut Heap, answer: Answer) -> Step {
@@ -176,7 +177,7 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Geometry, Message, Outcome, Separation};
+    use super::super::{Effect, Geometry, Message, Outcome, Separation};
     use super::*;
     use crate::heap::Zone;
     use crate::page::NodeId;
@@ -292,7 +293,8 @@ mod tests {
         let Step::Ask(input) = call.begin(&mut heap) else { panic!("it begins with the heap") };
         heap.step(input, &mut effects);
         assert_eq!(call.go_on(&mut heap, StepOutcome::Answer(Answer::Freed)), Step::Publish);
-        call.give_up(&mut heap, &mut effects);
+        let abandon = call.give_up(&mut heap);
+        heap.step(abandon, &mut effects);
         let (steps, _) = run(&mut heap, Call::allocate(request(BYTES), WAITER));
         assert_eq!(steps[..3], ["publish", "give back", "allocate"]);
     }

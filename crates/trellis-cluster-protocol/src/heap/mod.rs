@@ -26,6 +26,7 @@ pub use directory::SPANS_MAX;
 pub use trellis_base::size_classes::{self, ALIGN_BYTES_MIN, SMALL_BYTES_MAX};
 
 use crate::page::NodeId;
+use crate::sync::Waiter;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,9 +34,6 @@ use core::ops::Range;
 
 use arena::{Arena, Freed};
 use directory::Directory;
-
-/// Names a waiting call until its [`Effect::Done`].
-pub type Waiter = u32;
 
 /// The number of pages for which a node remembers which other node has them.
 const REMEMBERED: usize = 1024;

@@ -20,6 +20,9 @@ pub(super) struct Marks {
     /// One bit for each chunk of the shard: whether it may have watched pages; and the number of these bits.
     watched: Vec<u64>,
     watched_chunks: u32,
+    /// A page was taken away, opened or stored to since the last publication began, so some chunk may have no watched page
+    /// any more.
+    is_doubtful: bool,
     /// The number of the next publication, modulo 256.
     publication: u8,
 }
@@ -37,20 +40,23 @@ impl Marks {
             open: OpenPages::new(stored_in_a_row),
             watched: vec![0; chunks.div_ceil(64)],
             watched_chunks: 0,
+            is_doubtful: false,
             publication: 0,
         }
     }
 
     /// The pages of `range` are installed.
     pub(super) fn installed(&mut self, geometry: &Geometry, protocol: &impl Coherence, range: PageRange) {
-        if protocol.is_watched(range.first()) {
-            self.watch(geometry, range);
+        match protocol.is_watched(range.first()) {
+            true => self.watch(geometry, range),
+            false => self.is_doubtful = true,
         }
     }
 
     /// The pages of `range` are taken away.
     pub(super) fn revoked(&mut self, geometry: &Geometry, range: PageRange) {
         self.open.forget(geometry, range);
+        self.is_doubtful = true;
     }
 
     /// Stores to the pages of `range` must be noticed from now on. Calls `protect` with those that must be protected for
@@ -84,8 +90,12 @@ impl Marks {
         stored: &mut Vec<PageIndex>,
     ) -> Result<(), E> {
         self.publication = self.publication.wrapping_add(1);
-        self.forget_unwatched(geometry, protocol);
-        self.open.examine(geometry, |page| found(protocol, page), differs, protect, stored)
+        if core::mem::take(&mut self.is_doubtful) {
+            self.forget_unwatched(geometry, protocol);
+        }
+        let examined = self.open.examine(geometry, |page| found(protocol, page), differs, protect, stored);
+        self.is_doubtful |= !stored.is_empty();
+        examined
     }
 
     /// The chunks at which the kernel must look, ascending.
@@ -95,10 +105,11 @@ impl Marks {
 
     /// The kernel marked the pages of `range`: the first of them in a row about which the marks say something. Marks of
     /// pages that stay open say nothing.
-    pub(super) fn marked(&self, geometry: &Geometry, range: PageRange) -> Option<PageRange> {
+    pub(super) fn marked(&mut self, geometry: &Geometry, range: PageRange) -> Option<PageRange> {
         let is_open = |page: u32| self.open.is_open(geometry, PageIndex(page));
         let first = range.pages().find(|page| !is_open(page.0))?;
         let end = (first.0..range.end()).find(|&page| is_open(page)).unwrap_or(range.end());
+        self.is_doubtful = true;
         Some(PageRange::around(first, first.0, end))
     }
 

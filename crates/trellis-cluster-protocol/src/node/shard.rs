@@ -199,8 +199,8 @@ impl<C: Coherence> Shard<C> {
 
     /// The kernel found the pages of `range`, all of one chunk, marked: the first of them in a row that are
     /// [`Input::Stored`]. Call it again with the rest of the range.
-    pub fn marked(&self, range: PageRange) -> Option<PageRange> {
-        self.marks.as_ref().and_then(|marks| marks.marked(&self.geometry, range))
+    pub fn marked(&mut self, range: PageRange) -> Option<PageRange> {
+        self.marks.as_mut().and_then(|marks| marks.marked(&self.geometry, range))
     }
 
     /// The input with which the shard publishes, and the number of [`Effect::Published`] that it owes from then on, in

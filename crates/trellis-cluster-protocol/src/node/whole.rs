@@ -1,8 +1,8 @@
-//! A whole node as one value: everything that decides at a node except its heap, and the facts for any of it.
+//! A whole node as one value: everything that decides at a node, and the facts for any of it.
 //!
 //! A runtime keeps each part under a lock of its own. Where one thread steps a node, the node is this value: [`Node::step`]
 //! gives a fact to the part that it concerns, and [`Effects`] carries out what follows. A thread that waits has a ticket,
-//! which [`Effects::wake`] completes. Bytes of pages come with their messages, so the shards take these alone
+//! which [`Effects::wake`] or [`Effects::answer`] completes. Bytes of pages come with their messages, so the shards take these alone
 //! ([`super::step`]). Each of them gets what concerns all of them as an input.
 //!
 //! Promises: the parts decide as in a runtime, in the same functions. Under release consistency, a lock's token leaves a
@@ -14,6 +14,7 @@ use super::{
     members_changed, take, take_due, with_token,
 };
 use crate::coherence::{self, Coherence};
+use crate::heap::{self, Heap};
 use crate::membership::{self, Membership};
 use crate::page::{CHUNK_PAGES, NodeId, PageIndex};
 use crate::sync::{self, Sync, Waiter};
@@ -33,6 +34,8 @@ pub struct Node<C> {
     pub sync: Sync,
     /// Its knowledge of releases, if pages are under release consistency.
     pub releases: Option<Consistency>,
+    /// Its part of the shared heap, if programs allocate.
+    pub heap: Option<Heap>,
     /// The nodes that are present, if nodes may join or leave, or are watched.
     pub membership: Option<Membership>,
     /// How its changes of protocols have ended.
@@ -59,6 +62,8 @@ pub enum Input {
     Due,
     /// About objects.
     Sync(sync::Input),
+    /// About the shared heap.
+    Heap(heap::Input),
     /// About the nodes that are present.
     Membership(membership::Input),
 }
@@ -90,7 +95,7 @@ pub trait Effects: Parts + Sized {
     fn send(&mut self, to: NodeId, message: wire::Message, knowledge: Vec<u8>) -> Result<(), Self::Breach>;
 
     /// The knowledge of releases that goes with a message.
-    fn attached(&mut self, to: NodeId, _message: &sync::Message) -> Vec<u8> {
+    fn attached(&mut self, to: NodeId, _message: &wire::Message) -> Vec<u8> {
         let mut knowledge = Vec::new();
         self.consistency().knowledge.intervals.append_notices(to, &mut knowledge);
         knowledge
@@ -102,6 +107,13 @@ pub trait Effects: Parts + Sized {
     ///
     /// No thread waits with this ticket.
     fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), Self::Breach>;
+
+    /// The heap has answered the call with this ticket.
+    ///
+    /// # Errors
+    ///
+    /// No call waits with this ticket.
+    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), Self::Breach>;
 
     /// The thread with this ticket goes on, if it still waits: its publication is over.
     fn wake_publisher(&mut self, _publisher: Waiter) {}
@@ -136,6 +148,7 @@ impl<C: Coherence> Node<C> {
             shards,
             sync,
             releases,
+            heap: None,
             membership: None,
             changes: Changes::default(),
             leaving: None,
@@ -168,6 +181,7 @@ impl<C: Coherence> Node<C> {
                 (0..effects.shards()).try_for_each(|shard| take_due(&mut effects.hold(shard), now))
             }
             Input::Sync(input) => Node::synchronise(effects, input),
+            Input::Heap(input) => Node::allocate(effects, input),
             Input::Membership(input) => Node::hear_of_members(effects, input),
         }
     }
@@ -197,11 +211,7 @@ impl<C: Coherence> Node<C> {
                     if matches!(message, sync::Message::LockToken(_)) {
                         given_to = Some(to);
                     }
-                    let knowledge = match has_releases && message.releases() {
-                        true => effects.attached(to, &message),
-                        false => Vec::new(),
-                    };
-                    effects.send(to, wire::Message::Sync(message), knowledge)?;
+                    post(effects, to, wire::Message::Sync(message))?;
                 }
                 sync::Effect::Wake(waiter, value) => effects.wake(waiter, value)?,
                 sync::Effect::Violation(from, what) => effects.breach(Some(from), what)?,
@@ -211,6 +221,22 @@ impl<C: Coherence> Node<C> {
         effects.node().effects = decided;
         assert!(next.is_none() || given_to == next, "a token goes to {given_to:?}, and not to {next:?}: {input:?}");
         Ok(())
+    }
+
+    fn allocate<E: Effects<Protocol = C>>(effects: &mut E, input: heap::Input) -> Result<(), E::Breach> {
+        let mut decided = Vec::new();
+        match (&mut effects.node().heap, input) {
+            (Some(heap), input) => heap.step(input, &mut decided),
+            (None, heap::Input::Message(from, _)) => {
+                return effects.breach(Some(from), "a message about a heap to a node without");
+            }
+            (None, _) => return effects.breach(None, "a call of the heap at a node without"),
+        }
+        decided.into_iter().try_for_each(|effect| match effect {
+            heap::Effect::Send(to, message) => post(effects, to, wire::Message::Heap(message)),
+            heap::Effect::Done(waiter, answer) => effects.answer(waiter, answer),
+            heap::Effect::Violation(from, what) => effects.breach(Some(from), what),
+        })
     }
 
     fn hear_of_members<E: Effects<Protocol = C>>(effects: &mut E, input: membership::Input) -> Result<(), E::Breach> {
@@ -239,6 +265,15 @@ impl<C: Coherence> Node<C> {
         }
         Ok(())
     }
+}
+
+/// Sends a message with the knowledge that goes with it.
+fn post<E: Effects>(effects: &mut E, to: NodeId, message: wire::Message) -> Result<(), E::Breach> {
+    let knowledge = match effects.has_releases() && message.releases() {
+        true => effects.attached(to, &message),
+        false => Vec::new(),
+    };
+    effects.send(to, message, knowledge)
 }
 
 impl<E: Effects> Releases for E {
@@ -285,7 +320,7 @@ impl<E: Effects> Publisher for E {
                 Node::step(self, Input::Membership(membership::Input::Message(from, message)))
             }
             wire::Message::Coherence(_) => unreachable!("its shard takes it"),
-            wire::Message::Heap(_) => self.breach(Some(from), "the heap is no part of this node"),
+            wire::Message::Heap(message) => Node::step(self, Input::Heap(heap::Input::Message(from, message))),
         }
     }
 

@@ -120,7 +120,8 @@ impl Node {
             match outcome {
                 Ok(outcome) => step = call.go_on(&mut state.machine, outcome),
                 Err(error) => {
-                    self.heap_change(&mut state, |machine, effects| call.give_up(machine, effects));
+                    let abandon = call.give_up(&mut state.machine);
+                    self.heap_step_locked(&mut state, abandon);
                     return Err(error);
                 }
             }
@@ -204,7 +205,7 @@ impl Node {
         if state.answers.contains_key(&ticket.name()) {
             return Ok(());
         }
-        self.heap_change(&mut state, |machine, effects| machine.step(Input::Abandon(ticket.name()), effects));
+        self.heap_step_locked(&mut state, Input::Abandon(ticket.name()));
         drop(state);
         Err(self.too_long(Wait::Heap, whom))
     }
@@ -236,12 +237,12 @@ impl Node {
     }
 
     fn heap_step(&self, input: Input) {
-        self.heap_change(&mut lock(&self.heap.state), |machine, effects| machine.step(input, effects));
+        self.heap_step_locked(&mut lock(&self.heap.state), input);
     }
 
-    fn heap_change(&self, state: &mut State, change: impl FnOnce(&mut heap::Heap, &mut Vec<Effect>)) {
+    fn heap_step_locked(&self, state: &mut State, input: Input) {
         let State { machine, effects, answers } = state;
-        change(machine, effects);
+        machine.step(input, effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(to, message) => self.send(to, &wire::Message::Heap(message)),

@@ -1,4 +1,4 @@
-//! Page protocol: takes a shard's lock, lets the protocol decide, carries out what it decided.
+//! The protocol of pages: takes a shard's lock, lets the protocol decide, and carries out what it decided.
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;

@@ -1,6 +1,6 @@
 //! Why a run failed: finds the first cause in what the nodes left behind, and describes it in one sentence.
 //!
-//! Pure: looks only at recorded endings. A node that lost another records that in its status page, however its
+//! It is pure: it looks only at recorded endings. A node that lost another records that in its status page, however its
 //! program then ends: with status 70, another one, or an uncaught exception. Such an end is a consequence. It must
 //! never hide the node that was lost, which may itself have ended with status 70 or 0.
 

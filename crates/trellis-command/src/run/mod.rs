@@ -138,7 +138,7 @@ pub struct RunArguments {
     /// Override one configuration key for every node; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Where the nodes' output goes: prefix, if nothing else is said
+    /// Where the nodes' output goes; the default is prefix
     #[arg(long, value_enum, value_name = "MODE")]
     output: Option<OutputMode>,
     /// The directory for the files of `--output files` and `--output tee`
@@ -159,7 +159,7 @@ pub struct RunArguments {
     /// Print on standard error at the end which three settings or changes would have gained most
     #[arg(long)]
     advise: bool,
-    /// Of the counters and the advice, only what happened in the phase that the program named so
+    /// Count and advise only for the phase to which the program gave this name
     #[arg(long, value_name = "NAME")]
     phase: Option<String>,
     /// Where the region lies: manager, interleaved, first-touch, migrating, memory-server
@@ -185,7 +185,7 @@ pub struct RunArguments {
     /// Print what is started where, and how each node ended
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Print no notice of the launcher, and not why the run failed: the exit status says how it ended
+    /// Print no notice of the launcher and no reason of a failure; the exit status says how the run ended
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
     /// How many processes may join while the cluster runs; prints the command for it
@@ -194,8 +194,8 @@ pub struct RunArguments {
     /// Join the running cluster that has a node at this address, instead of starting one
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["hosts", "hostfile"])]
     join: Option<String>,
-    /// Start nodes that meet the others of their job at this address, a port of one of their hosts; nothing else is
-    /// needed to start them, so any scheduler can
+    /// Start nodes that meet the others of their job at this address, a port of one of their hosts; any scheduler can start
+    /// such nodes
     #[arg(long, value_name = "HOST:PORT", requires = "nodes", conflicts_with_all = ["hosts", "hostfile", "join", "advertise"])]
     #[arg(conflicts_with_all = ["joiners_max", "ssh", "copy"], help_heading = "Rendezvous")]
     rendezvous: Option<String>,

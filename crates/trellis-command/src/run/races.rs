@@ -19,22 +19,13 @@ use object::elf::{FileHeader64, PT_INTERP};
 use object::endian::Endianness;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind, SymbolKind};
+use trellis_base::is_c_library;
 use trellis_output::programs;
 
-/// Libraries that are not looked at. Their atomic instructions change small blocks, which stay sequentially consistent, or
-/// memory that they have from the kernel.
-const OF_THE_SYSTEM: &[&str] = &[
-    "ld-linux",
+/// Libraries that are not looked at, as those of C. Their atomic instructions change small blocks, which stay sequentially
+/// consistent, or memory that they have from the kernel.
+const OF_LANGUAGES: &[&str] = &[
     "linux-vdso",
-    "libc.so",
-    "libpthread.so",
-    "libdl.so",
-    "librt.so",
-    "libm.so",
-    "libmvec.so",
-    "libutil.so",
-    "libresolv.so",
-    "libgcc_s.so",
     "libgomp.so",
     "libomp.so",
     "libiomp5.so",
@@ -115,7 +106,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
     let text = String::from_utf8_lossy(&listed.stdout);
     let of_line = |line: &str| {
         let (name, rest) = line.trim().split_once(" => ")?;
-        let is_of_system = OF_THE_SYSTEM.iter().any(|start| name.starts_with(start));
+        let is_of_system = is_c_library(name) || OF_LANGUAGES.iter().any(|start| name.starts_with(start));
         let file = PathBuf::from(rest.split(" (0x").next().unwrap_or(rest));
         let missing = || unknown(format!("{name} is not found"));
         (!is_of_system).then(|| if file.is_absolute() { Ok(file) } else { Err(missing()) })

@@ -19,7 +19,7 @@ Examples:
   trellis threads -n 2 --races none ./solver
   trellis threads -n 2 --races none --sequential 'done,flag_*,heap<4KiB' ./solver
 
-The program is one that is linked dynamically with the C library of GNU. It runs unchanged: its variables, its heap and the \
+The program must be linked dynamically with the C library of GNU. It runs unchanged: its variables, its heap and the \
 stacks of its threads are the same memory on all nodes. Threads that it makes with pthreads, C11 or C++ go to the nodes in \
 turn; teams of OpenMP span all nodes. `trellis threads` must be allowed to use userfaultfd for faults of the kernel; `trellis doctor` says whether it is.
 
@@ -112,7 +112,7 @@ fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ThreadsArguments {
-    /// How many processors of each node the program sees; its host's are divided among the nodes if nothing is said
+    /// How many processors of each node the program sees; by default the nodes of a host divide its processors
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=4096))]
     cpus_per_node: Option<u32>,
     /// Whether the program has data races: with `none`, you say that it has none and orders its threads by locks, barriers

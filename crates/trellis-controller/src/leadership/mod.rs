@@ -4,12 +4,12 @@
 //! their rates, whatever the store loses, delays or does without answering. The leader counts its term from when it
 //! *sent* the renewal. Another controller takes over, by compare-and-swap, when it has seen the record unchanged for a
 //! whole term by its own clock. A controller that finds its own name in the record and does not lead knows that none
-//! leads, and need not wait. A controller that has stopped leading, for any reason, leads again only under another name,
-//! so that nothing that it wrote before can take effect later. A controller that leaves removes its record: then nothing
-//! that it wrote takes effect any more, and none has to wait.
+//! leads, and need not wait. A controller that has stopped leading, for any reason, leads again only under another
+//! name, so that nothing that it wrote before can take effect later. A controller that leaves removes its record: then
+//! nothing that it wrote takes effect any more, and none has to wait.
 //!
-//! Must never lead on an assumption: only what the store has confirmed counts. It has no clock and calls no store: `now`
-//! is on its own host's clock, and its caller carries out [`Action`]s, one at a time.
+//! It must never lead on an assumption: only what the store has confirmed counts. It has no clock and calls no store:
+//! `now` is on its own host's clock, and its caller carries out [`Action`]s, one at a time.
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;

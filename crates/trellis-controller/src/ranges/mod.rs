@@ -1,11 +1,12 @@
-//! All ranges of a cluster: a state machine for each ([`trellis_fabric_protocol::lease::controller`]), their requests to
-//! the store and the switch, and the choice of backups.
+//! All ranges of a cluster: a state machine for each ([`trellis_fabric_protocol::lease::controller`]), their requests
+//! to the store and the switch, and the choice of backups.
 //!
-//! Promises: nothing is sent to a server before the record on which it rests was written. The switch is sent the route of
-//! a new home before that home is informed, if the switch answers within a moment. A new server gets a range of its own,
-//! and backups as the operator wants them (`policy`). A server with other times than this controller's is not answered.
+//! Promises: nothing is sent to a server before the record on which it rests was written. The switch is sent the route
+//! of a new home before that home is informed, if the switch answers within a moment. A new server gets a range of its
+//! own, and backups as the operator wants them (`policy`). A server with other times than this controller's is not
+//! answered.
 //!
-//! Must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
+//! It must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
 //! socket and no store: facts come in, [`Order`]s go out. It exists as long as this controller leads.
 
 mod locality;

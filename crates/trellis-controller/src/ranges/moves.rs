@@ -1,10 +1,10 @@
 //! Requested moves: of ranges, of parts, and of pages that become parts.
 //!
-//! Promises: a move that was acknowledged is in the record of its range until it is fulfilled or an event says why it is
-//! not. A controller that begins to lead continues it. A later request for the same pages replaces an earlier one.
+//! Promises: a move that was acknowledged is in the record of its range until it is fulfilled or an event says why it
+//! is not. A controller that begins to lead continues it. A later request for the same pages replaces an earlier one.
 //!
-//! Must never begin a move while anything is under way for the range, nor give up one that its machine carries out, or
-//! because this controller has not heard the servers yet.
+//! It must never begin a move while anything is under way for the range, nor give up one that its machine carries out,
+//! or because this controller has not heard the servers yet.
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;

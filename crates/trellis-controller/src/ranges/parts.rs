@@ -1,14 +1,14 @@
 //! Parts of ranges ([`trellis_fabric_protocol::lease::parts`]): subranges that have a home of their own for a while.
 //!
 //! Promises: pages are split off a range, and merged into it, only when nothing is under way for either and their homes
-//! know the previous decisions. A range gains or loses one part at a time. The record of a part is written together with
-//! the record of its range that first names it, and counts until one is written that does not: after whichever write a
-//! controller ends, the next one finds each page in one place. A number is reused only in a later incarnation. A range is
-//! reset only when the home lease of each of its parts has ended, and in an incarnation above theirs; a part is reset
-//! only at an operator's request.
+//! know the previous decisions. A range gains or loses one part at a time. The record of a part is written together
+//! with the record of its range that first names it, and counts until one is written that does not: after whichever
+//! write a controller ends, the next one finds each page in one place. A number is reused only in a later incarnation.
+//! A range is reset only when the home lease of each of its parts has ended, and in an incarnation above theirs; a part
+//! is reset only at an operator's request.
 //!
-//! Must never move a part by itself: parts are ranges, and `policy` moves them. A part that was split off and is at the
-//! home of its range without a request returns by itself.
+//! It must never move a part by itself: parts are ranges, and `policy` moves them. A part that was split off and is at
+//! the home of its range without a request returns by itself.
 
 use std::collections::BTreeMap;
 

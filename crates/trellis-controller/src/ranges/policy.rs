@@ -1,9 +1,9 @@
 //! The choice of backups and homes.
 //!
 //! Promises: a new backup is first asked whether it has room, by informing it of the range and waiting until it reports
-//! that it is ready. A backup is given up only when as many others as wanted are complete. A range changes in one respect
-//! at a time. A backup that is not heard no longer counts. Of several servers, the one with the most spare memory is
-//! chosen. Must never put two copies on one host.
+//! that it is ready. A backup is given up only when as many others as wanted are complete. A range changes in one
+//! respect at a time. A backup that is not heard no longer counts. Of several servers, the one with the most spare
+//! memory is chosen. It must never put two copies on one host.
 
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 //! Promises: requests for a page go to another server only while that server reports that it has a copy, and no longer
 //! than the copy lasts. A page that is changed while it has one gets no new one for a while, because each change waits
 //! until the copy is gone. The same holds if the other server answers few of the requests, because they are not READs
-//! that a copy can answer. Nothing of this is recorded: what a controller sent before it stopped ends by itself within a
-//! term.
+//! that a copy can answer. Nothing of this is recorded: what a controller sent before it stopped ends by itself within
+//! a term.
 //!
-//! Must never decide what may be read where: homes and readers do (`trellis_fabric_protocol::lease::reader`).
+//! It must never decide what may be read where: homes and readers do (`trellis_fabric_protocol::lease::reader`).
 
 use std::collections::BTreeMap;
 

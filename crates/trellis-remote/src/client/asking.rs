@@ -6,7 +6,7 @@
 //! while, or is answered with MOVED or RESTARTING, is sent again under the same number, past the switch's redirects
 //! (DIRECT), until the deadline: moves and failovers of ranges are handled by the network. What is refused without a
 //! lease is done under one ([`super::by_lease`]), and bytes at several places are read page by page
-//! ([`super::by_page`]). Must never send a request that may have been done again under another number.
+//! ([`super::by_page`]). It must never send a request that may have been done again under another number.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -3,13 +3,13 @@
 //!
 //! A page is taken (UPDATE), changed here, and committed and returned at once (COMMIT with release); all changes of one
 //! request or batch to a page are combined. The protocol's client ([`trellis_fabric_protocol::lease::client`]) decides
-//! what is asked of a home, when again, and what an answer means; there is one for each home of a call. Promises: a change
-//! takes effect once. If the home answers that a commit never took effect, the change is done again from the start; if
-//! its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is committed next,
-//! and no request for a lease is sent after the deadline. A home may still grant an earlier request: that lease ends with
-//! its term.
+//! what is asked of a home, when again, and what an answer means; there is one for each home of a call. Promises: a
+//! change takes effect once. If the home answers that a commit never took effect, the change is done again from the
+//! start; if its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is
+//! committed next, and no request for a lease is sent after the deadline. A home may still grant an earlier request:
+//! that lease ends with its term.
 //!
-//! Must never change a page beyond the request, nor repeat a change whose result is unknown.
+//! It must never change a page beyond the request, nor repeat a change whose result is unknown.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! Reads whose bytes are at several homes, because the border of a part (a subrange with a home of its own) lies between
-//! them; each home answers for its own pages.
+//! Reads whose bytes are at several homes, because the border of a part (a subrange with a home of its own) lies
+//! between them; each home answers for its own pages.
 //!
-//! Promises: such a READ is sent page by page, all pages at the same time, and ends when all have been answered: with all
-//! its bytes, or as the first page that was refused. Must never divide a page: no page has two homes.
+//! Promises: such a READ is sent page by page, all pages at the same time, and ends when all have been answered: with
+//! all its bytes, or as the first page that was refused. It must never divide a page: no page has two homes.
 
 use std::time::Instant;
 

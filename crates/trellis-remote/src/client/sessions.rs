@@ -2,7 +2,7 @@
 //!
 //! Promises: a request that is done once is sent in a session that its server has not ended for silence, as far as can
 //! be known here. A client whose number is used by another process of its host picks another random one, a bounded
-//! number of times; all its sessions are then opened again, because they belong to the number. Must never reuse a
+//! number of times; all its sessions are then opened again, because they belong to the number. It must never reuse a
 //! session under another number.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! The state of a request that has no final answer yet.
 //!
 //! Promises: a request that was sent keeps its number until a server that would have recorded it answers that nothing
-//! was done; at the deadline its result includes the last status received. Must never send anything.
+//! was done; at the deadline its result includes the last status received. It must never send anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -7,11 +7,11 @@
 //!
 //! Promises: the bytes of a page that was put are those that the server holds until [`Events`] reports otherwise. The
 //! home is informed that a copy is gone only after [`Events::invalidate`] has returned. One process at a time holds the
-//! lease of a page, and what was committed is not lost while the server lives. A call ends by its deadline, and its error
-//! names the server. Rights end here before they end at the server, by this machine's clock.
+//! lease of a page, and what was committed is not lost while the server lives. A call ends by its deadline, and its
+//! error names the server. Rights end here before they end at the server, by this machine's clock.
 //!
-//! Must never keep a page's bytes (except those of a commit until it is answered), nor call [`Events`] from a caller's
-//! thread.
+//! It must never keep a page's bytes (except those of a commit until it is answered), nor call [`Events`] from a
+//! caller's thread.
 
 mod state;
 mod threads;

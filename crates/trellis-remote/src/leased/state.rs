@@ -1,9 +1,9 @@
 //! The state of a [`super::LeasedPages`]: the two state machines of the protocol, the callers' operations, and the
 //! events to report.
 //!
-//! Promises: a page's event is reported neither while a caller puts the page nor out of order. Must never inform the home
-//! that a copy is gone except by [`State::reported`], after the event. Pages have the callers'
-//! numbers, in the machines, too.
+//! Promises: a page's event is reported neither while a caller puts the page nor out of order. It must never inform the
+//! home that a copy is gone except by [`State::reported`], after the event. Pages have the callers' numbers, in the
+//! machines, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;

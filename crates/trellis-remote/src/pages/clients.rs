@@ -1,8 +1,8 @@
 //! Clients of memory servers for the threads of one process.
 //!
-//! Promises: each thread sends and receives by itself, so that no thread is woken for another one's call. An idle client
-//! is used before another one is opened, the most recently used first. Must never repeat what cannot be done twice:
-//! callers say what may be repeated.
+//! Promises: each thread sends and receives by itself, so that no thread is woken for another one's call. An idle
+//! client is used before another one is opened, the most recently used first. It must never repeat what cannot be done
+//! twice: callers say what may be repeated.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,10 +1,10 @@
 //! Objects that end with this process: they are created in sessions that are kept open while it runs.
 //!
-//! Promises: an object exists as long as this process runs and its servers hear from it. When the process was killed, or
-//! is not heard for a server's limit, the server deletes the object. Only these objects are created in these sessions,
-//! and each server has a client of its own here, so that trouble of another client does not end its session.
+//! Promises: an object exists as long as this process runs and its servers hear from it. When the process was killed,
+//! or is not heard for a server's limit, the server deletes the object. Only these objects are created in these
+//! sessions, and each server has a client of its own here, so that trouble of another client does not end its session.
 //!
-//! Must never delay a thread that touches a page: a separate thread keeps the sessions open and does nothing else.
+//! It must never delay a thread that touches a page: a separate thread keeps the sessions open and does nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,16 +1,17 @@
 //! Pages of one process at memory servers.
 //!
-//! A page is named by a space and a number. It lies in an object that is created when one of its pages is first written,
-//! and deleted when all of its pages are empty. The object follows from the number (`placement`); for each object, a
-//! process only has to remember one pointer and two bits a page.
+//! A page is named by a space and a number. It lies in an object that is created when one of its pages is first
+//! written, and deleted when all of its pages are empty. The object follows from the number (`placement`); for each
+//! object, a process only has to remember one pointer and two bits a page.
 //!
 //! Promises: a page that was never written is not requested. A write is complete when the call returns, and visible to
 //! later reads. Several servers are accessed at once. Any number of threads may call, and each sends and receives by
 //! itself. An operation that needs pages as a whole ([`Alone`]) excludes all others meanwhile.
 //!
-//! Objects end with the process: servers delete those that the process did not delete, when they no longer hear from it.
+//! Objects end with the process: servers delete those that the process did not delete, when they no longer hear from
+//! it.
 //!
-//! Must never be shared by processes: only this process knows what an object holds.
+//! It must never be shared by processes: only this process knows what an object holds.
 
 mod clients;
 mod heartbeats;

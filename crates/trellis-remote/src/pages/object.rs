@@ -1,7 +1,7 @@
 //! An object at a memory server, and which of its pages are non-empty.
 //!
-//! Promises: a page counts as non-empty only after its bytes are stored, and not after it was discarded. Must never be
-//! changed except by the holder of the lock that [`super::Pages`] names.
+//! Promises: a page counts as non-empty only after its bytes are stored, and not after it was discarded. It must never
+//! be changed except by the holder of the lock that [`super::Pages`] names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

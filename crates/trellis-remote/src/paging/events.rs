@@ -1,6 +1,6 @@
 //! What the home reports unasked: a copy must not be read any more, a lease is recalled, a right has ended.
 //!
-//! Promises: when [`Events::invalidate`] returns, no thread here reads the copy. Must never wait for a server: the
+//! Promises: when [`Events::invalidate`] returns, no thread here reads the copy. It must never wait for a server: the
 //! calling thread is the one that receives the servers' messages.
 
 use std::sync::Weak;

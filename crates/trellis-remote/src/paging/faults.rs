@@ -1,7 +1,7 @@
 //! Faults: which are served without a server, and which wait.
 //!
-//! Promises: a fault is served whatever happens to the state of its page meanwhile. A thread that waits for a server does
-//! not prevent others from serving. Must never wait while it leads or holds the table.
+//! Promises: a fault is served whatever happens to the state of its page meanwhile. A thread that waits for a server
+//! does not prevent others from serving. It must never wait while it leads or holds the table.
 
 use std::time::Instant;
 

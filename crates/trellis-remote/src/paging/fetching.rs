@@ -2,7 +2,7 @@
 //!
 //! Promises: a page that is installed for reading is a copy that was not recalled, and one that may be stored to is
 //! owned; a copy that was recalled while it was fetched is requested again. A granted page is used at once, whichever
-//! others are waited for. Must never hold the table during a call.
+//! others are waited for. It must never hold the table during a call.
 
 use std::ops::Range;
 use std::sync::PoisonError;

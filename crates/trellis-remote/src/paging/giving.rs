@@ -1,9 +1,9 @@
 //! Returns pages: because memory is short, because the home recalls them, and at the end.
 //!
 //! Promises: access is removed first, then changes are committed, and only when the home has them is the frame freed. A
-//! page that is being returned is not used, fetched or returned a second time until it is gone; a thread that touches it
-//! meanwhile waits, and then faults again. Must never free the last frames of recently used pages while others can be
-//! freed.
+//! page that is being returned is not used, fetched or returned a second time until it is gone; a thread that touches
+//! it meanwhile waits, and then faults again. It must never free the last frames of recently used pages while others
+//! can be freed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};

@@ -2,17 +2,18 @@
 //! within a bounded memory.
 //!
 //! A page in memory is either a *copy*, which many hosts may hold and none changes, or *owned*: held under the lease of
-//! this process, which may change it. A process that wants to change a page takes a lease; the home recalls the copies of
-//! others before it grants one, and recalls a lease when another process wants the page. A few threads *serve* faults,
-//! others *fetch ahead* and *clean* (return pages while memory is short), and one *returns* what the home recalls.
+//! this process, which may change it. A process that wants to change a page takes a lease; the home recalls the copies
+//! of others before it grants one, and recalls a lease when another process wants the page. A few threads *serve*
+//! faults, others *fetch ahead* and *clean* (return pages while memory is short), and one *returns* what the home
+//! recalls.
 //!
 //! Promises: memory is sequentially consistent, because a page is returned only after local access to it was removed.
-//! Changes are committed on recall, when memory becomes short and at the end. If the lease ended before that, the commit
-//! takes effect if no other process had the page since, and otherwise the process ends.
-//! Copies and owned pages together use no more than the allowed memory. A page that was granted stays for `HOLD`, so that
-//! the thread that waited for it can run.
+//! Changes are committed on recall, when memory becomes short and at the end. If the lease ended before that, the
+//! commit takes effect if no other process had the page since, and otherwise the process ends. Copies and owned pages
+//! together use no more than the allowed memory. A page that was granted stays for `HOLD`, so that the thread that
+//! waited for it can run.
 //!
-//! Must never touch the application view, nor wait for a server while it holds the table: the thread that reports a
+//! It must never touch the application view, nor wait for a server while it holds the table: the thread that reports a
 //! recall needs it.
 //!
 //! A server that does not answer while a thread waits for a page ends the process with a message, because there is no
@@ -20,13 +21,13 @@
 //!
 //! # Why not the driver of stored memory
 //!
-//! Two designs were considered. In the first, both kinds of memory implement a *source of pages* (fetch many, write back
-//! many, events) for one driver. The source would have had to decide the meaning of a store to a page in memory (a twin
-//! there, a request to the home here), what an eviction writes (differences and chunks there; the page here), who waits
-//! for a page that is being returned (no thread there, every thread here), and what arrives from outside and when
-//! (notices at an acquire there, at any moment here): more hooks than driver. The second was chosen: each has a driver of
-//! its own around common parts, namely the table of frames with its second chance ([`trellis_cache::page_frames`]), the
-//! read-ahead ([`trellis_cache::readahead`]) and the threads ([`trellis_cache::fault_threads`]).
+//! Two designs were considered. In the first, both kinds of memory implement a *source of pages* (fetch many, write
+//! back many, events) for one driver. The source would have had to decide the meaning of a store to a page in memory (a
+//! twin there, a request to the home here), what an eviction writes (differences and chunks there; the page here), who
+//! waits for a page that is being returned (no thread there, every thread here), and what arrives from outside and when
+//! (notices at an acquire there, at any moment here): more hooks than driver. The second was chosen: each has a driver
+//! of its own around common parts, namely the table of frames with its second chance ([`trellis_cache::page_frames`]),
+//! the read-ahead ([`trellis_cache::readahead`]) and the threads ([`trellis_cache::fault_threads`]).
 
 mod events;
 mod faults;

@@ -1,7 +1,7 @@
 //! The objects in which a region lies: each at a memory server, one after the other in the region.
 //!
-//! Promises: a page is requested from its object's server; an error names the server and the part of the region that lies
-//! there. Must never change the place of a page while a cluster runs.
+//! Promises: a page is requested from its object's server; an error names the server and the part of the region that
+//! lies there. It must never change the place of a page while a cluster runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Pages of other homes of which this server answers READs from copies, at a controller's request.
 //!
-//! Promises: an answer from a copy is what its home held at that moment: [`Reader`] decides, as for any process that has
-//! copies, and a recalled copy is not used after its home is informed. Nothing of it lasts longer than the controller
-//! requested. A request for more than is copied here is left to the host that knows the home.
+//! Promises: an answer from a copy is what its home held at that moment: [`Reader`] decides, as for any process that
+//! has copies, and a recalled copy is not used after its home is informed. Nothing of it lasts longer than the
+//! controller requested. A request for more than is copied here is left to the host that knows the home.
 //!
-//! Must never answer anything but READ, nor for another object than the one that had the page when the copy arrived, nor
-//! follow more than [`PAGES_MAX`] pages.
+//! It must never answer anything but READ, nor for another object than the one that had the page when the copy arrived,
+//! nor follow more than [`PAGES_MAX`] pages.
 
 use std::collections::BTreeMap;
 

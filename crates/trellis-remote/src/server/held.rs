@@ -4,7 +4,7 @@
 //! the way in and out. A part only handles what leases are for: its range has the objects.
 //!
 //! Promises: the orders of [`MemoryServer`] and [`LeaseServer`] are carried out in their order, all of them before the
-//! next fact. Must never answer about a range that a controller places without the permission of [`Placed`].
+//! next fact. It must never answer about a range that a controller places without the permission of [`Placed`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -7,7 +7,7 @@
 //! addition is an ordinary one. [`LeaseServer`] decides about leases of pages and about which host is home, in the same
 //! thread.
 //!
-//! Must never answer a client that it cannot identify, nor a datagram that claims to be an answer; nor obey a
+//! It must never answer a client that it cannot identify, nor a datagram that claims to be an answer; nor obey a
 //! controller that it was not configured with.
 
 mod context;

@@ -1,13 +1,13 @@
 //! Parts of ranges at a server (subranges with homes of their own): which of them a request is about, how one is split
 //! off and merged, and when its content is dropped.
 //!
-//! Promises: a request is answered by whichever range or part has the page, or not at all here. When pages are split off,
-//! their content goes to the part together with their leases, and comes back with them when it is merged, in one step
-//! whose time does not depend on the number of pages. Content that no home needs is dropped, and its memory becomes
-//! available to others: when no controller has named this host for it for a while, and one that was asked does
+//! Promises: a request is answered by whichever range or part has the page, or not at all here. When pages are split
+//! off, their content goes to the part together with their leases, and comes back with them when it is merged, in one
+//! step whose time does not depend on the number of pages. Content that no home needs is dropped, and its memory
+//! becomes available to others: when no controller has named this host for it for a while, and one that was asked does
 //! not either.
 //!
-//! Must never have the bytes of one page in two places, nor drop content that a controller may need.
+//! It must never have the bytes of one page in two places, nor drop content that a controller may need.
 
 use trellis_fabric_protocol::lease::home::Home;
 use trellis_fabric_protocol::lease::parts::{self, Part, Step, Within};

@@ -1,7 +1,7 @@
 //! The lists of [`Store::numbers`](crate::Store::numbers) and [`Store::names`](crate::Store::names), for stores that
 //! find keys in any order.
 //!
-//! Promises: a list is ascending, and has each entry once. Must never look for keys itself.
+//! Promises: a list is ascending, and has each entry once. It must never look for keys itself.
 
 use crate::key::Key;
 

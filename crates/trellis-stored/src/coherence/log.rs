@@ -4,8 +4,8 @@
 //! Promises the contract in `mod.rs` for any [`Copies`]. The number of calls is part of the promise: an undisturbed
 //! release or acquire is one call of the store, and a release of nothing with an empty change is none.
 //!
-//! `turn` is held during a release, so that no release of another thread is acknowledged before the changes that this one
-//! collected are stored. It is also held while notices are handled. Must never take `turn` while holding `seen`.
+//! `turn` is held during a release, so that no release of another thread is acknowledged before the changes that this
+//! one collected are stored. It is also held while notices are handled. It must never take `turn` while holding `seen`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

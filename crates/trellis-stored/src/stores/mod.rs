@@ -1,7 +1,7 @@
 //! Opens a store from its address: the stores of the crate `trellis-store`, and `memory-server`, which needs the
 //! network of this crate.
 //!
-//! Promises that all memory in stores is opened here. It must never depend on how a store works.
+//! It promises that all memory in stores is opened here. It must never depend on how a store works.
 
 mod address;
 mod memory_server;

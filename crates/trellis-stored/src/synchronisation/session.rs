@@ -1,7 +1,7 @@
 //! A process that uses the objects of one region: its calls, its heartbeats, and its state.
 //!
 //! Promises: at most one thread, which gives a heartbeat every third of the lease while something is held. After the
-//! process was replaced, or a guard could not release, every later call reports it without a call of the store. Must
+//! process was replaced, or a guard could not release, every later call reports it without a call of the store. It must
 //! never hold a lock of its own during a call of the store.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! A switch that other processes use over a socket: its owner serves it, and any process that may open the socket uses it
-//! as a [`Switch`](crate::Switch).
+//! A switch that other processes use over a socket: its owner serves it, and any process that may open the socket uses
+//! it as a [`Switch`](crate::Switch).
 //!
 //! # Contract
 //!
@@ -13,7 +13,7 @@
 //!   each is refused, so that no client takes the new switch for the old one. A [`Remote`] whose process is gone reports
 //!   this, and reconnects with its next call.
 //!
-//! Must never let one connection wait for the program of another: each request is completed by itself.
+//! It must never let one connection wait for the program of another: each request is completed by itself.
 
 pub(crate) mod messages;
 mod remote;

@@ -10,7 +10,7 @@
 //!   host's address leaves through the switch.
 //! - The switch knows the prefix of every host from the start, and sends requests to *anywhere* to the first server.
 //!
-//! Must never change the namespaces of the calling thread: what has to happen elsewhere happens on threads that end.
+//! It must never change the namespaces of the calling thread: what has to happen elsewhere happens on threads that end.
 //! ([`alone`] and the functions of [`space`] are for processes that want to be moved, and say so.)
 
 mod alone;

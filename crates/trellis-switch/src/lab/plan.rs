@@ -1,4 +1,4 @@
-//! The plan of a lab: names, numbers, addresses. Must never create anything.
+//! The plan of a lab: names, numbers, addresses. It must never create anything.
 
 use std::net::Ipv6Addr;
 

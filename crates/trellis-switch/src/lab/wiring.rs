@@ -1,7 +1,7 @@
-//! Creates the interfaces, addresses and routes of a lab with the command `ip`: one call for the switch, and one for each
-//! host.
+//! Creates the interfaces, addresses and routes of a lab with the command `ip`: one call for the switch, and one for
+//! each host.
 //!
-//! Promises that both ends of a pair are created where they belong. Must never let one appear elsewhere.
+//! It promises that both ends of a pair are created where they belong. It must never let one appear elsewhere.
 
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,7 +1,7 @@
 //! The program at an interface, and its maps.
 //!
-//! Promises: program and maps end with this value, or with the process. They have no name in the file system. Must never
-//! create a filter that outlives a process (this requires Linux 6.6).
+//! Promises: program and maps end with this value, or with the process. They have no name in the file system. It must
+//! never create a filter that outlives a process (this requires Linux 6.6).
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! Finds the interface at which requests arrive: the one to which the route to the other hosts leads.
 //!
-//! Promises to read only what the kernel shows every process, and to decide from that. Must never call another program.
+//! It promises to read only what the kernel shows every process, and to decide from that. It must never call another
+//! program.
 
 use crate::address::Cluster;
 use crate::error::SwitchError;

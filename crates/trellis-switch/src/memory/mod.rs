@@ -12,7 +12,7 @@
 //!   placed there. If the machine has little left, and after the first 256 GiB, memory belongs to the process alone, and
 //!   the program passes requests about it on.
 //!
-//! Must never interpret a request, or know what an object is: the protocol does, and the entries express it.
+//! It must never interpret a request, or know what an object is: the protocol does, and the entries express it.
 
 mod attached;
 mod checksum;

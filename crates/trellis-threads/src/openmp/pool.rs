@@ -1,17 +1,17 @@
 //! The tasks of a node, and how nodes give each other some.
 //!
-//! A node keeps the tasks that its threads made in private memory. A node whose threads have nothing to do says so in a word
-//! of the region, at a barrier or where a thread waits for the children of its own task. A thread of another node that sees
-//! it gives it the oldest of its tasks, which are the largest where tasks make tasks: one at first, and twice as many each
-//! time that the node is soon back. It puts them into that node's mailbox, and gives it a permit.
+//! A node keeps the tasks that its threads made in private memory. A node whose threads have nothing to do says so in a
+//! word of the region, at a barrier or where a thread waits for the children of its own task. A thread of another node
+//! that sees it gives it the oldest of its tasks, which are the largest where tasks make tasks: one at first, and twice
+//! as many each time that the node is soon back. It puts them into that node's mailbox, and gives it a permit.
 //!
-//! When a barrier may open is decided as Dijkstra and Scholten describe (Termination detection for diffusing computations,
-//! 1980). A node comes to the barrier once it is quiet: its threads wait, it has no task, and what it gave away has come
-//! back. A node that has come already and gets tasks gives the answer when it is quiet again; any other node at once. So
-//! while a task is left anywhere, some node has not come.
+//! When a barrier may open is decided as Dijkstra and Scholten describe (Termination detection for diffusing
+//! computations, 1980). A node comes to the barrier once it is quiet: its threads wait, it has no task, and what it
+//! gave away has come back. A node that has come already and gets tasks gives the answer when it is quiet again; any
+//! other node at once. So while a task is left anywhere, some node has not come.
 //!
-//! Promises: a task is in one pool, or in one mailbox. A barrier opens only when no task of the team is left. Must never wait
-//! for a page while a pool is locked.
+//! Promises: a task is in one pool, or in one mailbox. A barrier opens only when no task of the team is left. It must
+//! never wait for a page while a pool is locked.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -1,15 +1,15 @@
 //! Teams: how a parallel region begins and ends, and how its threads meet.
 //!
 //! One team at a time *spans* all nodes: that of a region which a thread of node 0 begins outside of other regions. Its
-//! threads are kept for the next such region. At each other node, one of them waits in a meeting of all nodes, to which the
-//! thread that begins a region brings the address of its description; it lets the others at its node go. At the end of the
-//! region each node gives a permit to the one that began it. All other teams have their threads, which are made for them, at
-//! the node of the thread that begins the region.
+//! threads are kept for the next such region. At each other node, one of them waits in a meeting of all nodes, to which
+//! the thread that begins a region brings the address of its description; it lets the others at its node go. At the end
+//! of the region each node gives a permit to the one that began it. All other teams have their threads, which are made
+//! for them, at the node of the thread that begins the region.
 //!
-//! The description of a region lies in the heap and is kept: a program begins the same regions again and again, and then no
-//! page of the description is changed, and none travels.
+//! The description of a region lies in the heap and is kept: a program begins the same regions again and again, and
+//! then no page of the description is changed, and none travels.
 //!
-//! Promises: a region ends only when all its threads have done its function and all its tasks. Must never change a
+//! Promises: a region ends only when all its threads have done its function and all its tasks. It must never change a
 //! description before the region is over.
 
 use std::ffi::c_void;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::descriptors::{Epoll, Event};
-use super::{LinkStatistics, Lost, PeerStatistics};
+use super::{LinkStatistics, Lost, PeerStatistics, Sink};
 use crate::HEADER_BYTES;
 
 /// The maximum number of peers that are served one by one. For more, it is cheaper to ask epoll which are ready.
@@ -259,8 +259,33 @@ impl<T> Roster<T> {
         self.news.load(Ordering::Acquire) > 0
     }
 
+    /// Announces peers that came up, which `serve` then serves, and reports those that were given up. `unreported` is the loss
+    /// of a peer if it was not reported, and `None` while another thread uses the peer.
+    #[cold]
+    pub(super) fn hear_news(
+        &self,
+        sink: &mut dyn Sink,
+        serve: impl Fn(usize, &mut dyn Sink) -> bool,
+        unreported: impl Fn(&T) -> Option<Option<Lost>>,
+    ) -> bool {
+        let mut came = false;
+        for index in self.take_news() {
+            let peer = &self.peers[index];
+            if peer.stage.is_up() {
+                came |= serve(index, sink);
+                continue;
+            }
+            match unreported(&peer.own) {
+                Some(Some(lost)) => sink.lost(index, &lost),
+                Some(None) => {}
+                None => self.tell(index),
+            }
+        }
+        came
+    }
+
     /// Takes the peers that a poll has to look at; none while another thread takes or adds some.
-    pub(super) fn take_news(&self) -> Vec<usize> {
+    fn take_news(&self) -> Vec<usize> {
         let Some(mut arrivals) = try_lock(&self.arrivals) else { return Vec::new() };
         self.news_event.drain();
         self.news.store(0, Ordering::Release);
@@ -281,6 +306,13 @@ impl<T> Roster<T> {
 /// receiving half, which handles a panic itself.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A loss, if it was not reported; from now on it is.
+pub(super) fn unreported(loss: &Option<Lost>, is_reported: &mut bool) -> Option<Lost> {
+    let lost = loss.clone().filter(|_| !*is_reported)?;
+    *is_reported = true;
+    Some(lost)
 }
 
 pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {

@@ -1,6 +1,6 @@
 //! The program with its memory at a memory server, in labs of this benchmark.
 //!
-//! Runs in the process that [`inside`] makes, so that servers and labs end with the benchmark.
+//! It runs in the process that [`inside`] makes, so that servers and labs end with the benchmark.
 
 use std::process::{Command, Stdio};
 

@@ -1,11 +1,11 @@
 //! The hosts of an allocation in which the launcher runs: what Slurm, PBS, LSF or Open MPI say in the environment.
 //!
-//! Pure, but for a file that the environment names. Promises: hosts come in the order in which the scheduler lists them,
-//! each with as many slots as the scheduler gave. It must never ask a scheduler for anything.
+//! It is pure, but for a file that the environment names. Promises: hosts come in the order in which the scheduler
+//! lists them, each with as many slots as the scheduler gave. It must never ask a scheduler for anything.
 //!
-//! Sources: salloc(1) and sbatch(1) of Slurm 22.05 (`SLURM_JOB_NODELIST`, `SLURM_TASKS_PER_NODE`), the job environment of
-//! OpenPBS (`PBS_NODEFILE`), the environment of jobs of IBM Spectrum LSF (`LSB_DJOB_HOSTFILE`, `LSB_HOSTS`), the parameter
-//! `orte_default_hostfile` of Open MPI.
+//! Sources: salloc(1) and sbatch(1) of Slurm 22.05 (`SLURM_JOB_NODELIST`, `SLURM_TASKS_PER_NODE`), the job environment
+//! of OpenPBS (`PBS_NODEFILE`), the environment of jobs of IBM Spectrum LSF (`LSB_DJOB_HOSTFILE`, `LSB_HOSTS`), the
+//! parameter `orte_default_hostfile` of Open MPI.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! Variables that the user gives to the nodes: `-x NAME[=VALUE]` and `--env-file FILE`.
 //!
-//! Pure, except that a name without a value takes the one of this process.
+//! It is pure, except that a name without a value takes the one of this process.
 
 use std::ffi::OsString;
 

@@ -1,8 +1,8 @@
 //! Lists of hosts, from the command line or a file, and which nodes each host gets.
 //!
-//! Pure. Promises: a host that is listed several times is one host with the sum of its slots; nodes that are numbered
-//! one after the other are on one host as far as its slots allow, or on different hosts where the user wants that. The
-//! numbers of a host ascend.
+//! It is pure. Promises: a host that is listed several times is one host with the sum of its slots; nodes that are
+//! numbered one after the other are on one host as far as its slots allow, or on different hosts where the user wants
+//! that. The numbers of a host ascend.
 
 use std::iter;
 

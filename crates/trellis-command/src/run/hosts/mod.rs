@@ -98,17 +98,18 @@ pub(super) struct PlacingArguments {
     /// How many nodes each host takes; with --rendezvous, how many are started here
     #[arg(long, value_name = "N", help_heading = "Hosts")]
     nodes_per_host: Option<usize>,
-    /// Send the program, and libraries of ours that it needs, to each host, where it is removed after the run; it
+    /// Send the program and the libraries of Trellis that it needs to each host, and remove them after the run; the program
     /// starts in the directory of a login unless --chdir names one
     #[arg(long, help_heading = "Hosts")]
     copy: bool,
     /// Bind each node to processors of its host; threads that it starts are bound, too
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     bind_to: BindTo,
-    /// Which nodes come to one host: slot, if nothing is said
+    /// Which nodes share a host; the default is slot
     #[arg(long, value_enum, value_name = "ORDER", help_heading = "Hosts")]
     map_by: Option<MapBy>,
-    /// Log in to four hosts alone, from these to the next ones, and so on; hosts must reach each other without a question
+    /// Log in to only four hosts, from these to the next ones, and so on; ssh must reach all hosts from each other without a
+    /// question
     #[arg(long, help_heading = "Hosts")]
     tree: bool,
 }

@@ -1,6 +1,6 @@
 //! The commands that clients may send.
 //!
-//! Promises that a refusal is the whole answer: a command writes its answer only after it has succeeded.
+//! It promises that a refusal is the whole answer: a command writes its answer only after it has succeeded.
 
 mod hashes;
 mod keys;

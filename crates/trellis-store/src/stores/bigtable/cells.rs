@@ -9,8 +9,8 @@
 //! | | `h`, kind, number | the bounds of a log |
 //! | | `e`, number, sequence | an entry of a log |
 //!
-//! Every cell is written at time 0, so that a column has one version. Promises that a value is the same whether its bytes
-//! were written one by one or as a whole.
+//! Every cell is written at time 0, so that a column has one version. It promises that a value is the same whether its
+//! bytes were written one by one or as a whole.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,6 +1,6 @@
 //! Calls on control keys: one row, one read, one conditional change.
 //!
-//! Promises that a guard, entries of a log and values of one region change together or not at all.
+//! It promises that a guard, entries of a log and values of one region change together or not at all.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! A connection to Bigtable: reads, unconditional changes and conditional changes of rows.
 //!
-//! Promises that reads are repeated until their time is over, and that changes are not: only the caller knows what a
+//! It promises that reads are repeated until their time is over, and that changes are not: only the caller knows what a
 //! change depends on, and decides whether to send it again.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! The store `datastore`: entities of one kind in Google Datastore (Firestore in Datastore mode).
 //!
-//! Promises that a call is one transaction. It takes one round trip to begin and read, and one to commit; a call that
-//! only reads, or that changes something unconditionally, takes one in all. Datastore cannot tell whether a commit
+//! It promises that a call is one transaction. It takes one round trip to begin and read, and one to commit; a call
+//! that only reads, or that changes something unconditionally, takes one in all. Datastore cannot tell whether a commit
 //! whose answer was lost was done. Every entity therefore has the *marks* of the changes that wrote it last, and the
 //! result of such a commit is read from them ([`transaction`]). If they do not show it, because no entity existed
 //! before or many other changes followed, the error is [`StoreError::OutcomeUnknown`].

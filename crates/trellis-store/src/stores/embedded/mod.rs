@@ -1,10 +1,10 @@
 //! The store `embedded`: a map in this process.
 //!
 //! Promises: a value is read or written in tens of nanoseconds, and calls on different keys do not wait for each other,
-//! because the map is divided into shards that each have a lock. A call is carried out under the locks of all shards that
-//! it touches, taken in ascending order. The content is dropped with the last handle.
+//! because the map is divided into shards that each have a lock. A call is carried out under the locks of all shards
+//! that it touches, taken in ascending order. The content is dropped with the last handle.
 //!
-//! Must never wait for anything while a shard is locked.
+//! It must never wait for anything while a shard is locked.
 
 mod shard;
 mod watch;

@@ -1,6 +1,6 @@
 //! Threads that sleep until a key changes.
 //!
-//! Promises that no change is missed: a waiter is registered under the lock under which its call was refused, and a
+//! It promises that no change is missed: a waiter is registered under the lock under which its call was refused, and a
 //! thread that changes the key wakes it under that lock.
 
 use std::sync::Arc;

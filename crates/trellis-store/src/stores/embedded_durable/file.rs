@@ -1,9 +1,9 @@
 //! The file of a durable store as a file: its access rights and its creation.
 //!
-//! Promises: a file is created with rights for its owner alone (0600, whatever the umask), and gets its name only when it
-//! is complete and on the disk. An existing file that is no store is refused. A store that
-//! other users may read is restricted to its owner, with a notice on standard error. Must never overwrite an existing
-//! file, and never take an empty file for a store.
+//! Promises: a file is created with rights for its owner alone (0600, whatever the umask), and gets its name only when
+//! it is complete and on the disk. An existing file that is no store is refused. A store that other users may read is
+//! restricted to its owner, with a notice on standard error. It must never overwrite an existing file, and never take
+//! an empty file for a store.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};

@@ -1,13 +1,13 @@
 //! Reads redb's file as it lies on the disk (its format 3) and verifies the checksum of every page.
 //!
-//! redb either opens a file whole or not at all, so the remains of a damaged one are read here. Promises: a page is used
-//! only if its bytes have the 128-bit checksum that its parent gives, so nothing that is returned was changed on the
-//! disk; a single wrong bit of a page is found and corrected; and reading ends without a panic, whatever the file
-//! contains. Must never write.
+//! redb either opens a file whole or not at all, so the remains of a damaged one are read here. Promises: a page is
+//! used only if its bytes have the 128-bit checksum that its parent gives, so nothing that is returned was changed on
+//! the disk; a single wrong bit of a page is found and corrected; and reading ends without a panic, whatever the file
+//! contains. It must never write.
 //!
 //! The file begins with a header of 320 bytes: the file's identification, and the records of the last two commits, each
-//! with the root of a tree of tables. A tree's inner pages have the checksum and the place of each child, so one damaged
-//! page hides everything below it.
+//! with the root of a tree of tables. A tree's inner pages have the checksum and the place of each child, so one
+//! damaged page hides everything below it.
 
 use std::fs::File;
 use std::io;

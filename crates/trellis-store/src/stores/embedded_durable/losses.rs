@@ -1,7 +1,7 @@
 //! Copies a damaged store into a new one, without the data that is meaningless after the loss.
 //!
 //! Promises: a value that has lost a part is left out as a whole, a log begins after its last gap, and every entry
-//! belongs to a log. A reader of the new store thus gets a value as it was written, or none. Must never invent data.
+//! belongs to a log. A reader of the new store thus gets a value as it was written, or none. It must never invent data.
 
 use std::io;
 use std::ops::Bound;

@@ -1,14 +1,14 @@
 //! The store `embedded-durable`: a file of this machine, managed by redb.
 //!
-//! redb was chosen because it is maintained, depends only on libc, has transactions that cover everything that a call may
-//! touch, and has written a commit to the disk when the commit returns. Promises: an acknowledged call survives a killed
-//! process and a loss of power, and a call that was not acknowledged is present completely or not at all.
+//! redb was chosen because it is maintained, depends only on libc, has transactions that cover everything that a call
+//! may touch, and has written a commit to the disk when the commit returns. Promises: an acknowledged call survives a
+//! killed process and a loss of power, and a call that was not acknowledged is present completely or not at all.
 //!
-//! A commit waits for the disk, so calls that arrive while a commit is under way are committed together, in the order of
-//! their arrival. One process has the file open at a time. After a crash the file is checked when it is opened, which
-//! takes time in proportion to its size.
+//! A commit waits for the disk, so calls that arrive while a commit is under way are committed together, in the order
+//! of their arrival. One process has the file open at a time. After a crash the file is checked when it is opened,
+//! which takes time in proportion to its size.
 //!
-//! Must never acknowledge a call before its commit.
+//! It must never acknowledge a call before its commit.
 
 mod file;
 mod format;

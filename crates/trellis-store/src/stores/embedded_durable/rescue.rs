@@ -1,11 +1,11 @@
 //! Checking a durable store's file, copying it, and recovering the content of a damaged one.
 //!
-//! Promises: each command works on a file that no process has open, and leaves it unchanged; every statement about a page
-//! rests on its checksum; a copy and a recovered store get their names only when they are complete and were read again.
-//! From a damaged file, the newest commit that can be read completely is used, or otherwise the newest. Unreadable parts
-//! of that commit are reported with their place and their keys, and so is what is dropped with them: the first part of a
-//! value whose tail is lost, and the entries of a log before a gap. Must never return a value that is not the one that
-//! was written.
+//! Promises: each command works on a file that no process has open, and leaves it unchanged; every statement about a
+//! page rests on its checksum; a copy and a recovered store get their names only when they are complete and were read
+//! again. From a damaged file, the newest commit that can be read completely is used, or otherwise the newest.
+//! Unreadable parts of that commit are reported with their place and their keys, and so is what is dropped with them:
+//! the first part of a value whose tail is lost, and the entries of a log before a gap. It must never return a value
+//! that is not the one that was written.
 
 use std::fs::File;
 use std::path::Path;

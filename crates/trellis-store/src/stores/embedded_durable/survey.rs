@@ -1,7 +1,7 @@
 //! Chooses which of the last two commits of a file is read, and lists the damage in it.
 //!
 //! Promises: the newest commit that can be read completely is chosen, or otherwise the newest whose tables are known. A
-//! commit that was under way when its process ended does not count. Must never use a page whose checksum is wrong.
+//! commit that was under way when its process ended does not count. It must never use a page whose checksum is wrong.
 
 use std::io;
 use std::path::Path;

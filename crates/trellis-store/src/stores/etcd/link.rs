@@ -1,6 +1,6 @@
 //! A connection to one member of a cluster, or to another member when that one fails.
 //!
-//! Promises that reads are repeated until their time is over. A change is sent once ([`Link::send`]);
+//! It promises that reads are repeated until their time is over. A change is sent once ([`Link::send`]);
 //! [`super::transaction`] decides whether to send it again.
 
 use std::sync::Arc;

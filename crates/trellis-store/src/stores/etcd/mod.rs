@@ -6,7 +6,7 @@
 //! ([`receipt`]), on the condition that the receipt is as the transaction before left it. The result of a lost
 //! transaction can thus be read, and one that is still under way can be invalidated. Waiting uses a watch of etcd.
 //!
-//! Must never touch a key outside `trellis/`.
+//! It must never touch a key outside `trellis/`.
 
 mod address;
 mod link;

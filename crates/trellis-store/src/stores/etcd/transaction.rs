@@ -1,7 +1,7 @@
 //! A call: read what it needs, carry it out here, and write the result if nothing that was read has changed.
 //!
-//! Promises that a transaction that fails by a conflict returns what is needed to carry the call out again, so that each
-//! further attempt is one round trip.
+//! It promises that a transaction that fails by a conflict returns what is needed to carry the call out again, so that
+//! each further attempt is one round trip.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Why a request failed, and the error for it.
 //!
-//! Promises that a request is *not sent* only if no byte of it left. A request that has neither failed in this way nor
-//! been answered is *lost*: it may have taken effect, or may still take effect later.
+//! It promises that a request is *not sent* only if no byte of it left. A request that has neither failed in this way
+//! nor been answered is *lost*: it may have taken effect, or may still take effect later.
 
 use std::error::Error;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! The layout of values and logs in a store that has only ordered keys: one key for each value, one for the bounds of
 //! each log, and one for each entry.
 //!
-//! Promises that all these keys are distinct, and that the entries of a log are adjacent and in order.
+//! It promises that all these keys are distinct, and that the entries of a log are adjacent and in order.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! What a call needs to read from a store, and what was read.
 //!
-//! A store that is reached over a network reads everything that a call needs at once, before [`crate::transaction::run`]
-//! carries out the call here. Promises that the needs include everything that such a run asks for.
+//! A store that is reached over a network reads everything that a call needs at once, before
+//! [`crate::transaction::run`] carries out the call here. It promises that the needs include everything that such a run
+//! asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

@@ -2,7 +2,7 @@
 //!
 //! Promises: any number of threads may call at once, each over a connection of its own ([`lanes`]). A request that was
 //! never sent is distinguished from one whose answer was lost ([`failure`]). All these stores agree on the meaning of a
-//! call ([`image`]). Must never repeat a change by itself: only the store knows whether that is safe.
+//! call ([`image`]). It must never repeat a change by itself: only the store knows whether that is safe.
 
 pub(super) mod failure;
 pub(super) mod flat;

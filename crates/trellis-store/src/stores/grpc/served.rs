@@ -1,7 +1,7 @@
 //! The store that a service behind gRPC keeps.
 //!
 //! Promises: a call that the service cannot do, such as one with too long a name, is refused here. A call without keys
-//! takes no round trip. Must never know a service.
+//! takes no round trip. It must never know a service.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A connection to a server of the Redis protocol.
 //!
-//! Promises that every wait on it ends, and that an answer belongs to its request: after any error the connection must be
-//! discarded.
+//! It promises that every wait on it ends, and that an answer belongs to its request: after any error the connection
+//! must be discarded.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -1,7 +1,7 @@
 //! A lane: a connection under a name, with the number of its last call.
 //!
-//! A lane is used by one caller at a time, so at most one of its calls is under way. Promises that a call is repeated
-//! until it is answered or its time is over, always under the same number.
+//! A lane is used by one caller at a time, so at most one of its calls is under way. It promises that a call is
+//! repeated until it is answered or its time is over, always under the same number.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A server that is still loading its data.
 //!
 //! Promises: a server that makes progress is distinguished from one that does not, and a person learns of the wait at
-//! once and then periodically, once for all threads. Must never take longer than the store's deadline to look.
+//! once and then periodically, once for all threads. It must never take longer than the store's deadline to look.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};

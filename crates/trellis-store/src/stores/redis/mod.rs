@@ -5,17 +5,17 @@
 //! out all of it or nothing.
 //!
 //! **Once.** Callers use *lanes*: a connection, a name, and a number that increases with each call that changes
-//! something. In the same atomic step as the change, the script stores the last number of each lane with its answer, for
-//! ten minutes. If a connection ends before the answer arrives, the same call is sent again under the same number on a
-//! new connection. If the first copy had arrived, the script returns the stored answer. A first copy that arrives late
-//! finds that its number was answered. It therefore does not matter where a connection is cut. If no new connection can
-//! be made in time, the error is [`StoreError::OutcomeUnknown`].
+//! something. In the same atomic step as the change, the script stores the last number of each lane with its answer,
+//! for ten minutes. If a connection ends before the answer arrives, the same call is sent again under the same number
+//! on a new connection. If the first copy had arrived, the script returns the stored answer. A first copy that arrives
+//! late finds that its number was answered. It therefore does not matter where a connection is cut. If no new
+//! connection can be made in time, the error is [`StoreError::OutcomeUnknown`].
 //!
 //! **Waiting.** When a lane connects, it subscribes to a channel of its own name (this needs version 3 of the protocol).
 //! A call that is refused and may wait is registered with the server, under the keys that decide: the key that refused
-//! and the guard's. Every script that changes something checks, in the same atomic step, whether calls wait for the keys
-//! it changed. It carries out these calls in the order in which they arrived, stores their answers like its own, and
-//! publishes them to their lanes. No wake-up is lost:
+//! and the guard's. Every script that changes something checks, in the same atomic step, whether calls wait for the
+//! keys it changed. It carries out these calls in the order in which they arrived, stores their answers like its own,
+//! and publishes them to their lanes. No wake-up is lost:
 //!
 //! - nothing can happen between refusal and registration, since both are in one script;
 //! - the decision of a refusing step depends on its key and on earlier steps of the same call, which are the same at each
@@ -32,7 +32,7 @@
 //! A call of a machine that has failed (rather than of a process that has ended) may still be carried out until TCP
 //! notices the failure; leases cover this case.
 //!
-//! Must never change a key outside `trellis:`, and never show a password.
+//! It must never change a key outside `trellis:`, and never show a password.
 
 mod address;
 pub(crate) mod connection;

@@ -1,6 +1,6 @@
 //! A connection to Spanner, with a session of its own.
 //!
-//! Promises that a session that no longer exists in the service is replaced, and that reads are repeated until their
+//! It promises that a session that no longer exists in the service is replaced, and that reads are repeated until their
 //! time is over.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The store `spanner`: rows of one table of Google Spanner, `Trellis (Place, Bytes)`.
 //!
-//! Promises that a call is one transaction. A call begins its transaction and reads what it needs in one round trip,
+//! It promises that a call is one transaction. A call begins its transaction and reads what it needs in one round trip,
 //! and commits in the next; a call that only reads takes one. Transactions are optimistic: reads hold no locks, and a
 //! commit is refused if something that was read has changed; the call then begins again. A commit whose answer was lost
 //! is sent again, and Spanner does not do it twice.

@@ -7,7 +7,7 @@
 //! Promises: before a side changes or copies a page of the kernel's memory, it makes the page's version odd, which the
 //! other side cannot do while it is so. Afterwards it makes the version even again: the same as before if nothing was
 //! changed, otherwise the next one. The program never waits, and holds a page no longer than it takes to copy 4 KiB, so
-//! that spinning here ends. Pages are held in ascending order. Must never be called by more than one thread of the
+//! that spinning here ends. Pages are held in ascending order. It must never be called by more than one thread of the
 //! process.
 
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! The switch `bpf`: a program in the kernel at each interface, `switch/switch.bpf.c`. This file fills its tables, and
 //! `attachment` attaches it, with tc or as XDP.
 //!
-//! Promises: program and tables end with this value, or with the process. When an entry changes, a packet sees either the
-//! old one or the new one. Must never touch an interface that it was not given.
+//! Promises: program and tables end with this value, or with the process. When an entry changes, a packet sees either
+//! the old one or the new one. It must never touch an interface that it was not given.
 
 mod attachment;
 

@@ -1,4 +1,5 @@
-//! The state of a switch, and its decisions about packets. Must never read a clock or send anything: time is an argument.
+//! The state of a switch, and its decisions about packets. It must never read a clock or send anything: time is an
+//! argument.
 //!
 //! Promises the steps of the contract (`Switch`), in its order. `switch/switch.bpf.c` takes the same ones. The switch
 //! `user` uses it for every packet; a switch whose tables are elsewhere uses it for those packets that change leases.

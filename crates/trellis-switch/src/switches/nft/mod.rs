@@ -1,11 +1,11 @@
 //! The switch `nft`: a table of the kernel's packet filter, of the family that processes what arrives at a device.
 //!
 //! Promises: works in a user namespace, and needs no program, because it talks to the kernel directly (`netlink`). The
-//! table ends with this value, or with the process. Leases are granted in the path of the packet, by adding to a map that
-//! can contain a page only once; redirects end automatically. A home's answers about leases are passed to a thread, which
-//! changes the map a moment later, or to the next call, whichever is first. A `Directory` here therefore records what the
-//! kernel's tables cannot: epochs, events, whether an owner is about to return a lease. Must never touch another table
-//! than its own.
+//! table ends with this value, or with the process. Leases are granted in the path of the packet, by adding to a map
+//! that can contain a page only once; redirects end automatically. A home's answers about leases are passed to a
+//! thread, which changes the map a moment later, or to the next call, whichever is first. A `Directory` here therefore
+//! records what the kernel's tables cannot: epochs, events, whether an owner is about to return a lease. It must never
+//! touch another table than its own.
 
 mod expressions;
 mod netlink;

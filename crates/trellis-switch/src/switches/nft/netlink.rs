@@ -1,7 +1,7 @@
 //! Messages to the kernel's packet filter, byte by byte, and the conversation in which they are sent.
 //!
-//! Promises: messages that are sent together take effect together or not at all (up to `TRANSACTION_BYTES_MAX`). Must
-//! never start a program: a transaction is one system call.
+//! Promises: messages that are sent together take effect together or not at all (up to `TRANSACTION_BYTES_MAX`). It
+//! must never start a program: a transaction is one system call.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! The content of the kernel's tables, and the state that is kept beside them.
 //!
-//! Promises: every change is one transaction, so that a packet sees all of it or nothing (except for more entries than a
-//! transaction can have, of which a packet may see some). Must never record what the kernel refused.
+//! Promises: every change is one transaction, so that a packet sees all of it or nothing (except for more entries than
+//! a transaction can have, of which a packet may see some). It must never record what the kernel refused.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};

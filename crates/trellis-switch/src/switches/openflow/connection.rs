@@ -5,7 +5,8 @@
 //! [`Listener`] send everything. A second thread passes packets to the listener in the order in which they arrived: a
 //! switch drops packets for the controller if earlier ones are not read at once. A switch that is silent for 15 s is
 //! disconnected, and the next connection is waited for. A caller that asks waits until the answer, a deadline, or the
-//! end of the connection. Must never wait for an answer in its own threads, nor while a lock of its listener is held.
+//! end of the connection. It must never wait for an answer in its own threads, nor while a lock of its listener is
+//! held.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;

@@ -1,9 +1,9 @@
 //! Open vSwitch, started by this process: a software switch for tests of OpenFlow.
 //!
-//! Promises: both of its programs run in the network namespace of the thread that starts them, forward packets themselves
-//! (without a kernel module), and write only to a file system in memory that no other process sees. They end with this
-//! value, or with the process, however that ends, and nothing of them remains. Must never use an Open vSwitch of the
-//! machine.
+//! Promises: both of its programs run in the network namespace of the thread that starts them, forward packets
+//! themselves (without a kernel module), and write only to a file system in memory that no other process sees. They end
+//! with this value, or with the process, however that ends, and nothing of them remains. It must never use an Open
+//! vSwitch of the machine.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! The controller's state, and the flows that the switch was sent. Must never send anything itself: it returns the
+//! The controller's state, and the flows that the switch was sent. It must never send anything itself: it returns the
 //! messages.
 //!
 //! Prefixes, rules and similar entries become flows here. The directory handles leases: it decides about those packets

@@ -1,6 +1,6 @@
 //! The thread of the switch `user`: receives frames, asks the directory, and sends them when they are due.
 //!
-//! Must never wait for a port: a frame that cannot be sent at once is lost, as in a switch whose queue is full.
+//! It must never wait for a port: a frame that cannot be sent at once is lost, as in a switch whose queue is full.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Intentional faults: which packets are lost, duplicated, delayed, reordered. Must never read a clock: time is an
+//! Intentional faults: which packets are lost, duplicated, delayed, reordered. It must never read a clock: time is an
 //! argument.
 //!
 //! Promises: every port has its own random numbers, derived from the seed and the port's number, so that the same seed

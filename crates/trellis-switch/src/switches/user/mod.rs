@@ -3,7 +3,7 @@
 //!
 //! Promises: its decisions are the contract, step by step, in `switches::directory`; faults are the same for the same
 //! seed, in `impairment`. It works in a user namespace, and keeps offloaded checksums, so that hosts need no setting.
-//! Must never keep a packet longer than its delay, nor more than 65,536 of them.
+//! It must never keep a packet longer than its delay, nor more than 65,536 of them.
 
 mod forwarder;
 mod impairment;

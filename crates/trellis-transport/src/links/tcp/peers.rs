@@ -17,7 +17,7 @@ use super::output::{Output, Queue};
 use super::sockets;
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Descriptor, NO_EVENT};
-use crate::links::roster::{Harvest, Roster, lock, try_lock};
+use crate::links::roster::{self, Harvest, Roster, lock, try_lock};
 use crate::links::waits::Closing;
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
@@ -69,7 +69,7 @@ impl Peers {
         }
         let mut came = false;
         if self.roster.has_news() {
-            came |= self.hear_news(sink);
+            came |= self.roster.hear_news(sink, |index, sink| self.serve(index, sink), unreported);
         }
         if self.roster.serves_all() {
             for (index, peer) in self.roster.peers.iter().enumerate() {
@@ -245,30 +245,6 @@ impl Peers {
         harvest.came
     }
 
-    /// Announces peers that came up and reports those that were given up.
-    #[cold]
-    fn hear_news(&self, sink: &mut dyn Sink) -> bool {
-        let mut came = false;
-        for index in self.roster.take_news() {
-            let peer = &self.roster.peers[index];
-            if peer.stage.is_up() {
-                came |= self.serve(index, sink);
-                continue;
-            }
-            let Some(mut input) = try_lock(&peer.own.input) else {
-                self.roster.tell(index);
-                continue;
-            };
-            if let Some(lost) = input.loss.clone()
-                && !input.loss_reported
-            {
-                input.loss_reported = true;
-                sink.lost(index, &lost);
-            }
-        }
-        came
-    }
-
     #[cold]
     fn flush(&self, index: usize) {
         // The holder of the lock is sending and will see that something waits; the descriptor stays readable until a
@@ -302,4 +278,10 @@ impl Peers {
             sockets::shut_down(&socket, Shutdown::Both);
         }
     }
+}
+
+/// The loss of a peer, if it was not reported; `None` while another thread has its receiving half.
+fn unreported(peer: &Halves) -> Option<Option<Lost>> {
+    let input = &mut *try_lock(&peer.input)?;
+    Some(roster::unreported(&input.loss, &mut input.loss_reported))
 }

@@ -19,7 +19,7 @@ use super::sockets::{self, Wire};
 use super::timer::{self, Timer};
 use crate::HEADER_BYTES;
 use crate::links::descriptors::NO_EVENT;
-use crate::links::roster::{Harvest, Roster, lock, try_lock};
+use crate::links::roster::{self, Harvest, Roster, lock, try_lock};
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
 
@@ -132,7 +132,8 @@ impl Peers {
         let now = timer::now();
         let mut came = false;
         if self.roster.has_news() {
-            came |= self.hear_news(now, sink);
+            came |=
+                self.roster.hear_news(sink, |index, sink| self.serve(index, Source::Connection, now, sink), unreported);
         }
         if self.timer.is_due(now) {
             came |= self.serve_timer(now, sink);
@@ -476,30 +477,6 @@ impl Peers {
         came
     }
 
-    /// Announces peers that came up and reports those that were given up.
-    #[cold]
-    fn hear_news(&self, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
-        let mut came = false;
-        for index in self.roster.take_news() {
-            let peer = &self.roster.peers[index];
-            if peer.stage.is_up() {
-                came |= self.serve(index, Source::Connection, now, sink);
-                continue;
-            }
-            let Some(mut input) = try_lock(&peer.own.input) else {
-                self.roster.tell(index);
-                continue;
-            };
-            if let Some(lost) = input.loss.clone()
-                && !input.loss_reported
-            {
-                input.loss_reported = true;
-                sink.lost(index, &lost);
-            }
-        }
-        came
-    }
-
     /// Updates the timer, the flag and the requested events after any use of a sending half.
     #[inline]
     pub(super) fn note(&self, index: usize, output: MutexGuard<'_, Output>) {
@@ -561,4 +538,10 @@ impl Halves {
             self.hears.store(bytes, Ordering::Release);
         }
     }
+}
+
+/// The loss of a peer, if it was not reported; `None` while another thread has its receiving half.
+fn unreported(peer: &Halves) -> Option<Option<Lost>> {
+    let input = &mut *try_lock(&peer.input)?;
+    Some(roster::unreported(&input.loss, &mut input.loss_reported))
 }

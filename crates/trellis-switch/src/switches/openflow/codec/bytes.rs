@@ -1,5 +1,5 @@
-//! Bytes in network order, read and written. Promises that reading is total: any input gives a value or an error. Must
-//! never panic.
+//! Bytes in network order, read and written. Promises that reading is total: any input gives a value or an error. It
+//! must never panic.
 
 use super::CodecError;
 
