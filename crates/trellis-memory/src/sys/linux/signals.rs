@@ -145,6 +145,10 @@ fn installed_action(signal: c_int) -> io::Result<PlainAction> {
 
 /// Restores the default action permanently, without the C library as above.
 fn restore_default(signal: c_int) {
+    if let Some(claim) = Claim::of(signal) {
+        // A library that is asked about each action lets this one pass.
+        claim.needed.store(false, Ordering::SeqCst);
+    }
     let action = KernelAction::DEFAULT;
     // SAFETY: the action has the kernel's layout; the default action runs no code of this process.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, null::<c_void>(), KERNEL_SET_BYTES) };
@@ -161,7 +165,9 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     match (signal, code, watch) {
         (libc::SIGBUS, BUS_ADRERR, Some(watch)) if watch.serves() => serve(watch, address, context),
         (libc::SIGSEGV, SEGV_MAPERR, Some(watch)) => explain_to_child(watch, address, signal),
-        (libc::SIGSEGV, _, Some(watch)) if watch.serves() => serve(watch, address, context),
+        (libc::SIGSEGV, _, Some(watch)) if watch.serves() && SEGMENTATION.needed.load(Ordering::SeqCst) => {
+            serve(watch, address, context);
+        }
         _ => hand_on(signal, info, context),
     }
     // SAFETY: this thread's own errno; the interrupted code must find its previous value.
