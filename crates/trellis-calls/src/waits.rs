@@ -301,7 +301,10 @@ fn ioctl_shared(
         libc::FIONBIO | libc::FIOASYNC | libc::TIOCSPGRP | libc::TIOCMSET => {
             return with(In(argument as *const c_int), |from| call(from.0 as usize));
         }
-        // Those of sockets and interfaces, apart from lists.
+        // Those of sockets: owners, marks, and times of packets.
+        0x8901..=0x8905 => return with(InOut(argument as *mut c_int), |both| call(both.0 as usize)),
+        0x8906 | 0x8907 => return with(Out(argument as *mut timespec), |to| call(to.0 as usize)),
+        // Those of interfaces, apart from lists.
         0x8900..=0x89ff if request != libc::SIOCGIFCONF => {
             return with(InOut(argument as *mut InterfaceRequest), |both| call(both.0 as usize));
         }
