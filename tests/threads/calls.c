@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -36,6 +37,7 @@ static char variable[PAGES * PAGE];
 static char *block, *memory;
 static int is_over;
 static volatile sig_atomic_t handled;
+static _Thread_local sigjmp_buf before_signal;
 
 // Takes each page, and changes the last bytes of it, which nothing else uses.
 static void *take(void *unused) {
@@ -92,6 +94,9 @@ static void files(int round) {
     int folder = open(at(9), O_RDONLY | O_DIRECTORY);
     long bytes = syscall(SYS_getdents64, folder, at(12), 1000L);
     CHECK(bytes == 48 && close(folder) == 0 && rmdir(at(9)) == 0 && truncate(name, 10) == 0);
+    struct timespec *times = at(13);
+    times[0] = times[1] = (struct timespec){1000, 0};
+    CHECK(futimens(file, times) == 0 && fstat(file, at(7)) == 0 && ((struct stat *)at(7))->st_mtime == 1000);
     CHECK(fcntl(file, F_GETLK, memset(at(13), 0, sizeof(struct flock))) == 0 && close(file) == 0);
     FILE *stream = fopen(name, text(14, "w+"));
     CHECK(stream && fwrite(large, 1, LARGE, stream) == LARGE);
@@ -153,6 +158,12 @@ static void messages(void) {
     struct timeval *limit = at(9);
     *limit = (struct timeval){1, 0};
     CHECK(select(accepted + 1, set, NULL, NULL, limit) == 1 && FD_ISSET(accepted, set));
+    // The rest of the time is told, wherever the sets are.
+    *limit = (struct timeval){0, 1500};
+    CHECK(select(0, NULL, NULL, NULL, limit) == 0 && limit->tv_usec == 0 && limit->tv_sec == 0);
+    struct timeval brief = {0, 1500};
+    FD_ZERO(set);
+    CHECK(select(1, set, NULL, NULL, &brief) == 0 && brief.tv_usec == 0);
     int epoll = epoll_create1(0);
     struct epoll_event *event = at(10);
     *event = (struct epoll_event){.events = EPOLLIN, .data.u64 = 77};
@@ -188,35 +199,6 @@ static void others(void) {
     CHECK(system(text(10, "exit 3")) == 3 << 8);
 }
 
-static void handle(int signal) {
-    *(int *)at(0) += signal;
-    handled = signal;
-}
-
-static void signals(void) {
-    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
-    sigfillset(&action.sa_mask);
-    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
-    stack_t stack = {.ss_sp = at(40), .ss_size = 16 * PAGE}, before;
-    CHECK(sigaltstack(&stack, NULL) == 0 && sigaltstack(NULL, &before) == 0 && before.ss_sp == stack.ss_sp);
-    // All signals are blocked, and pages still come.
-    sigset_t all, mask;
-    sigfillset(&all);
-    CHECK(pthread_sigmask(SIG_SETMASK, &all, &mask) == 0);
-    for (int page = 0; page < 40; page++) *(int *)at(page) = page;
-    *(int *)at(0) = 0;
-    CHECK(pthread_kill(pthread_self(), SIGUSR1) == 0);
-    sigdelset(&all, SIGUSR1);
-    CHECK(sigsuspend(&all) == -1 && errno == EINTR && handled == SIGUSR1 && *(int *)at(0) == SIGUSR1);
-    CHECK(pthread_sigmask(SIG_SETMASK, &mask, NULL) == 0);
-    // The program's own handler for the signal of faults.
-    struct sigaction found;
-    CHECK(sigaction(SIGBUS, &action, NULL) == 0 && sigaction(SIGBUS, NULL, &found) == 0);
-    CHECK(found.sa_handler == handle && raise(SIGBUS) == 0 && handled == SIGBUS);
-    stack.ss_flags = SS_DISABLE;
-    CHECK(sigaltstack(&stack, NULL) == 0);
-}
-
 static ucontext_t caller, coroutine;
 static long coroutine_sum;
 
@@ -242,6 +224,49 @@ static void coroutines(void) {
     free(stack);
 }
 
+static void handle(int signal) {
+    *(int *)at(0) += signal;
+    handled = signal;
+}
+
+static void leave(int signal) {
+    handled = signal;
+    siglongjmp(before_signal, 1);
+}
+
+static void signals(void) {
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+    sigfillset(&action.sa_mask);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    stack_t stack = {.ss_sp = at(40), .ss_size = 16 * PAGE}, before;
+    CHECK(sigaltstack(&stack, NULL) == 0 && sigaltstack(NULL, &before) == 0 && before.ss_sp == stack.ss_sp);
+    // All signals are blocked, and pages still come.
+    sigset_t all, mask;
+    sigfillset(&all);
+    CHECK(pthread_sigmask(SIG_SETMASK, &all, &mask) == 0);
+    for (int page = 0; page < 40; page++) *(int *)at(page) = page;
+    *(int *)at(0) = 0;
+    CHECK(pthread_kill(pthread_self(), SIGUSR1) == 0);
+    sigdelset(&all, SIGUSR1);
+    CHECK(sigsuspend(&all) == -1 && errno == EINTR && handled == SIGUSR1 && *(int *)at(0) == SIGUSR1);
+    CHECK(pthread_sigmask(SIG_SETMASK, &mask, NULL) == 0);
+    // The program's own handler for the signal of faults.
+    struct sigaction found;
+    CHECK(sigaction(SIGBUS, &action, NULL) == 0 && sigaction(SIGBUS, NULL, &found) == 0);
+    CHECK(found.sa_handler == handle && raise(SIGBUS) == 0 && handled == SIGBUS);
+    // A handler that is left by a jump, twice: the alternate stack is there again.
+    action.sa_handler = leave;
+    CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
+    for (int i = 0; i < 2; i++) {
+        handled = 0;
+        if (!sigsetjmp(before_signal, 1)) pthread_kill(pthread_self(), SIGUSR2);
+        CHECK(handled == SIGUSR2);
+        coroutines();
+    }
+    stack.ss_flags = SS_DISABLE;
+    CHECK(sigaltstack(&stack, NULL) == 0);
+}
+
 static void *call(void *unused) {
     for (int round = 0; round < ROUNDS; round++) {
         memory = round & 1 ? block : variable;
@@ -260,6 +285,17 @@ int main(void) {
     // Pages are taken at node 1 while node 0 calls, and at node 0 while a thread of another node calls.
     CHECK(pthread_create(&taker, NULL, take, NULL) == 0);
     call(NULL);
+    char **arguments = at(3);
+    arguments[0] = text(4, "sh"), arguments[1] = text(5, "-c"), arguments[2] = text(6, "exit 9"), arguments[3] = NULL;
+    for (int round = 0; round < 100; round++) {
+        int status;
+        pid_t process = vfork();
+        if (!process) {
+            execv("/bin/sh", arguments);
+            _exit(127);
+        }
+        CHECK(waitpid(process, &status, 0) == process && WEXITSTATUS(status) == 9);
+    }
     FILE *child = popen(text(0, "echo from a child"), text(1, "r"));
     CHECK(child && fgets(at(2), 100, child) && strcmp(at(2), "from a child\n") == 0 && pclose(child) == 0);
     __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);

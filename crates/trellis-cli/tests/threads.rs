@@ -103,7 +103,7 @@ fn system_calls_have_memory_that_other_nodes_take() {
     if !works(test) {
         return;
     }
-    let program = built("calls.c");
+    let program = built_with("gcc", "calls.c", &["-O2", "-pthread", "-D_FORTIFY_SOURCE=2"]);
     const BY_ANOTHER_THREAD: &[&str] = &["--set", "catch=handler"];
     for (nodes, options) in [(1, &[] as &[&str]), (2, &[]), (3, &[]), (2, BY_ANOTHER_THREAD)] {
         let ended = with_options(nodes, &program, options);

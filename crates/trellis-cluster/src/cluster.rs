@@ -215,6 +215,13 @@ impl Cluster {
         self.inner().waits_are_normal.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Says where the number of the program's threads at this node stands. A thread that waits while as many others compute
+    /// as this node has cores then sleeps, and takes no core from them.
+    pub fn count_threads(&self, threads: &'static std::sync::atomic::AtomicUsize) {
+        // The first number stays.
+        let _ = self.inner().threads.set(threads);
+    }
+
     /// Leaves the cluster. A founder serves the other nodes until their programs are done too. A node that joined later
     /// hands its pages and locks on and leaves at once. No thread of a node that joined later may use the region from
     /// this call on, and no thread of a founder after it. Leaving twice does nothing.

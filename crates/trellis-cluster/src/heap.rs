@@ -123,17 +123,23 @@ impl Config {
         (self.region_bytes - heap_bytes).next_multiple_of(self.page_bytes)
     }
 
-    /// The offset at which the last of `coherence_ranges` begins, if that is inside of the heap and the range ends where
-    /// the heap ends; otherwise the end of the region.
-    pub(crate) fn heap_border(&self) -> usize {
-        let is_border = |range: &&CoherenceRange| range.end == self.region_bytes && range.first > self.heap_start();
+    /// The offset at which the upper part of the heap begins; the end of the region if it has none. It is the last of
+    /// `coherence_ranges`, if that begins inside of the heap and ends with it, and is either under release consistency while
+    /// the rest is not, or has the protocol of the rest, so that it says nothing else.
+    pub fn heap_border(&self) -> usize {
+        let is_border = |range: &&CoherenceRange| {
+            let is_relaxed = range.protocol.is_release_consistent() && !self.coherence.is_release_consistent();
+            range.end == self.region_bytes
+                && range.first > self.heap_start()
+                && (is_relaxed || range.protocol == self.coherence)
+        };
         self.coherence_ranges.iter().find(is_border).map_or(self.region_bytes, |range| range.first)
     }
 }
 
 impl<'a> Heap<'a> {
-    /// Where the last of `coherence_ranges` begins inside of the heap and ends with it: allocates there, and not in the
-    /// rest. Otherwise there is no difference.
+    /// Where the heap has an upper part ([`Config::heap_border`]): allocates there, and not in the rest. Otherwise there is
+    /// no difference.
     pub fn in_last_range(self) -> Heap<'a> {
         let has_part = self.node.config.heap_border() < self.node.config.region_bytes;
         Heap { zone: if has_part { Zone::Upper } else { Zone::Lower }, ..self }

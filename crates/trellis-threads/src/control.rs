@@ -104,7 +104,11 @@ pub(crate) struct Value {
 }
 
 /// The offset of a thread's stack in its room.
-pub(crate) const STACK_OFFSET: usize = size_of::<Record>().next_multiple_of(64 << 10);
+pub(crate) const STACK_OFFSET: usize = ALTERNATE_OFFSET + ALTERNATE_BYTES;
+/// Where its alternate stack begins, and the size of that. Handlers of system calls and faults run there, and those of the
+/// program that want one.
+pub(crate) const ALTERNATE_OFFSET: usize = size_of::<Record>().next_multiple_of(64 << 10);
+pub(crate) const ALTERNATE_BYTES: usize = 256 << 10;
 
 static CONTROL: AtomicUsize = AtomicUsize::new(0);
 

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::context::{self, aside};
-use crate::control::SLOTS;
+use crate::control::{ALTERNATE_BYTES, ALTERNATE_OFFSET, SLOTS};
 use crate::runtime::{self, Begin};
 use crate::system_calls::{self, Arguments, KernelAction, call};
 
@@ -48,35 +48,39 @@ pub(crate) fn are_served_in_thread() -> bool {
     SERVE.load(Ordering::Acquire) != 0
 }
 
-/// The size of the alternate stacks. Handlers of system calls and faults run there, and those of the program that want one.
-const STACK_BYTES: usize = 256 << 10;
 /// The kernel leaves the stack alone while a handler runs (sigaltstack(2)), which may be on another one meanwhile.
 const SS_AUTODISARM: c_int = 1 << 31;
 
-/// The alternate stacks of threads, which are kept for the next thread of the slot; 0 where there is none yet.
-static STACKS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 /// What each thread said of its alternate stack: address, size, and whether it has one.
 static SAID: [[AtomicUsize; 3]; SLOTS] = [const { [const { AtomicUsize::new(0) }; 3] }; SLOTS];
+/// Where the stack of each thread was when its last system call came.
+static CALLED_AT: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
-/// The calling thread gets an alternate stack of private memory: its own stack may lie on a page that is not here, such as
-/// that of a coroutine in the heap.
+/// The alternate stack of the thread in a slot: a part of its room, on which the kernel waits for pages. The thread's own
+/// stack may lie on a page that is not here, such as that of a coroutine in the heap.
+fn stack_of(slot: usize) -> libc::stack_t {
+    let start = context::room(slot) + ALTERNATE_OFFSET;
+    libc::stack_t { ss_sp: start as *mut c_void, ss_flags: SS_AUTODISARM, ss_size: ALTERNATE_BYTES }
+}
+
+fn is_on_stack_of(slot: usize, address: usize) -> bool {
+    address.wrapping_sub(stack_of(slot).ss_sp as usize) < ALTERNATE_BYTES
+}
+
+/// The calling thread has its alternate stack from now on.
 pub(crate) fn begin_thread(slot: usize) {
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
     SAID[slot][2].store(0, Ordering::Relaxed);
-    // SAFETY: a new mapping, which belongs to the slot for as long as the process lives; the structure is the kernel's.
-    unsafe {
-        let mut stack = STACKS[slot].load(Ordering::Relaxed);
-        if stack == 0 {
-            let made = call(libc::SYS_mmap, [0, STACK_BYTES, access as usize, kind as usize, usize::MAX, 0]);
-            if made < 0 {
-                runtime::stop("there is no memory for the stack of signal handlers");
-            }
-            stack = made as usize;
-            STACKS[slot].store(stack, Ordering::Relaxed);
-        }
-        let stack = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: SS_AUTODISARM, ss_size: STACK_BYTES };
-        call(libc::SYS_sigaltstack, [(&raw const stack) as usize, 0, 0, 0, 0, 0]);
+    let stack = stack_of(slot);
+    // SAFETY: a part of the thread's room, which nothing else uses; the structure is the kernel's.
+    unsafe { call(libc::SYS_sigaltstack, [(&raw const stack) as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// A handler of this library has begun, on top of a stack that was at `stack_pointer`. If the thread left an earlier handler
+/// by siglongjmp(3) or an exception, its alternate stack is still disarmed: it gets it back when this handler ends.
+pub(crate) fn rearm(slot: usize, stack_pointer: usize, context: &mut libc::ucontext_t) {
+    CALLED_AT[slot].store(stack_pointer, Ordering::Relaxed);
+    if context.uc_stack.ss_flags & libc::SS_DISABLE != 0 && !is_on_stack_of(slot, stack_pointer) {
+        context.uc_stack = stack_of(slot);
     }
 }
 
@@ -88,7 +92,10 @@ pub(crate) fn alternate_stack(slot: usize, [new, old, ..]: Arguments) -> isize {
         if old != 0 {
             let [address, bytes, is_there] = [0, 1, 2].map(|index: usize| said[index].load(Ordering::Relaxed));
             let flags = if is_there == 0 { libc::SS_DISABLE } else { 0 };
-            let stack = libc::stack_t { ss_sp: address as *mut c_void, ss_flags: flags, ss_size: bytes };
+            let stack = match is_on_stack_of(slot, CALLED_AT[slot].load(Ordering::Relaxed)) {
+                true => libc::stack_t { ss_flags: libc::SS_ONSTACK, ..stack_of(slot) },
+                false => libc::stack_t { ss_sp: address as *mut c_void, ss_flags: flags, ss_size: bytes },
+            };
             (old as *mut libc::stack_t).write(stack);
         }
         if new != 0 {
@@ -102,20 +109,23 @@ pub(crate) fn alternate_stack(slot: usize, [new, old, ..]: Arguments) -> isize {
     0
 }
 
-/// rt_sigaction(2) for SIGBUS: what is no fault of the region goes to this action.
-pub(crate) fn action(new: usize, old: usize) -> isize {
+/// rt_sigaction(2) for SIGBUS: what is no fault of the region goes to this action. `None` if the region does not need the
+/// signal any more, because the process is to end.
+pub(crate) fn action(new: usize, old: usize) -> Option<isize> {
     let plain = |action: KernelAction| libc::sigaction::from(action);
     // SAFETY: the structures of the program, as the kernel has them.
     unsafe {
         let new = (new != 0).then(|| plain((new as *const KernelAction).read_unaligned()));
         let mut before = std::mem::zeroed::<libc::sigaction>();
         let new = new.as_ref().map_or(0, |new| std::ptr::from_ref(new) as usize);
-        runtime::claim_signal(libc::SIGBUS, new, (&raw mut before) as usize);
+        if !runtime::claim_signal(libc::SIGBUS, new, (&raw mut before) as usize) {
+            return None;
+        }
         if old != 0 {
             (old as *mut KernelAction).write_unaligned(KernelAction::from(&before));
         }
     }
-    0
+    Some(0)
 }
 
 /// Whether a system call on this memory may fail, because it is the region's and the thread serves its faults.
@@ -132,7 +142,12 @@ extern "C" fn faulted(signal: c_int, info: *mut libc::siginfo_t, registers: *mut
     // SAFETY: the kernel passes a valid description; SIGBUS has an address.
     let address = unsafe { (*info).si_addr() } as usize;
     match context::slot() {
-        Some(_) if may_fail(address) => aside(|| serve(signal, info, registers)),
+        Some(slot) if may_fail(address) => {
+            // SAFETY: the kernel passes the registers of the interrupted thread.
+            let interrupted = unsafe { &mut *registers.cast::<libc::ucontext_t>() };
+            rearm(slot, system_calls::stack_pointer(interrupted), interrupted);
+            aside(|| serve(signal, info, registers));
+        }
         _ => serve(signal, info, registers),
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Begin {
     pub(crate) queued: usize,
     pub(crate) queued_bytes: usize,
     pub(crate) serves_in_thread: usize,
+    /// Where the number of the program's threads at this node stands.
+    pub(crate) threads: usize,
 }
 
 /// The version of this interface.
@@ -122,7 +124,7 @@ functions! {
     acquire: "trellis_threads_acquire" = fn();
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
     leave_uncounted: "trellis_threads_leave_uncounted" = fn();
-    claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize);
+    claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize) -> bool;
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }
 

@@ -115,6 +115,7 @@ pub(crate) unsafe fn start_main(
         early_bytes: if has_early { early::BYTES } else { 0 },
         strict: strict.as_ptr() as usize,
         strict_count: strict.len(),
+        threads: threads::number_here().as_ptr() as usize,
         ..Begin::default()
     };
     let low = LowNumbers::taken();

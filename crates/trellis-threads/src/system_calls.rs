@@ -354,12 +354,21 @@ unsafe extern "C" fn start_child() {
     );
 }
 
+/// Where the stack of the interrupted thread was.
+pub(crate) fn stack_pointer(context: &libc::ucontext_t) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    return context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    #[cfg(target_arch = "aarch64")]
+    return context.uc_mcontext.sp as usize;
+}
+
 /// The handler of SIGSYS.
 extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let slot = context::own_slot();
     SELECTORS[slot].store(ALLOW, Ordering::Relaxed);
     // SAFETY: the kernel passes the registers of the interrupted thread.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    faults::rearm(slot, stack_pointer(context), context);
     // SAFETY: the C library's set begins with the kernel's 64 bits.
     let mask = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() };
     #[cfg(target_arch = "x86_64")]
@@ -492,22 +501,75 @@ fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize 
     0
 }
 
-/// rt_sigaction(2), but the handler returns through this library, whose system calls pass, and lets SIGSYS through.
+/// The program's handlers of signals, and their flags.
+static HANDLERS: [[AtomicUsize; 2]; 65] = [const { [const { AtomicUsize::new(0) }; 2] }; 65];
+
+/// rt_sigaction(2), but the handler is called by this library, returns through it, and lets the signals of faults and SIGSYS
+/// through.
 fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
-    if signal as c_int == libc::SIGBUS && faults::are_served_in_thread() {
-        return faults::action(action, old);
+    if signal as c_int == libc::SIGBUS
+        && faults::are_served_in_thread()
+        && let Some(answer) = faults::action(action, old)
+    {
+        return answer;
     }
-    if action == 0 || signal as c_int == libc::SIGSYS {
+    let Some(place) = HANDLERS.get(signal).filter(|_| signal as c_int != libc::SIGSYS) else {
         // SAFETY: as the program makes it.
         return unsafe { call(libc::SYS_rt_sigaction, [signal, 0, old, bytes, 0, 0]) };
+    };
+    let known = [0, 1].map(|index: usize| place[index].load(Ordering::Relaxed));
+    // SAFETY: the program's actions, as the kernel has them.
+    unsafe {
+        let mut changed = (action != 0).then(|| (action as *const KernelAction).read_unaligned());
+        if let Some(changed) = &mut changed {
+            if changed.handler != libc::SIG_DFL && changed.handler != libc::SIG_IGN {
+                place[0].store(changed.handler, Ordering::Relaxed);
+                place[1].store(changed.flags as usize, Ordering::Relaxed);
+                changed.handler = enter as *const () as usize;
+                changed.flags |= libc::SA_SIGINFO as u64;
+            }
+            changed.flags |= SA_RESTORER;
+            changed.restorer = way_back as *const () as usize;
+            changed.mask &= !faults::UNBLOCKED;
+        }
+        let mut before = MaybeUninit::<KernelAction>::zeroed();
+        let new = changed.as_ref().map_or(0, |changed| std::ptr::from_ref(changed) as usize);
+        let answer = call(libc::SYS_rt_sigaction, [signal, new, before.as_mut_ptr() as usize, bytes, 0, 0]);
+        if answer < 0 {
+            place.iter().zip(known).for_each(|(place, value)| place.store(value, Ordering::Relaxed));
+        } else if old != 0 {
+            let mut before = before.assume_init();
+            if before.handler == enter as *const () as usize {
+                before.handler = known[0];
+                before.flags = known[1] as u64;
+            }
+            (old as *mut KernelAction).write_unaligned(before);
+        }
+        answer
     }
-    // SAFETY: the program's action, as the kernel has it.
-    let mut changed = unsafe { (action as *const KernelAction).read_unaligned() };
-    changed.flags |= SA_RESTORER;
-    changed.restorer = way_back as *const () as usize;
-    changed.mask &= !faults::UNBLOCKED;
-    // SAFETY: as the program makes it, with another action.
-    unsafe { call(libc::SYS_rt_sigaction, [signal, (&raw const changed) as usize, old, bytes, 0, 0]) }
+}
+
+/// Calls the program's handler. Its system calls come to [`trapped`] also if it interrupts one that waits, and from then on
+/// if it leaves by siglongjmp(3).
+extern "C" fn enter(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let [handler, flags] = [0, 1].map(|index: usize| HANDLERS[signal as usize][index].load(Ordering::Relaxed));
+    let slot = context::slot();
+    let before = slot.map(pass);
+    if let Some(slot) = slot {
+        let_pass(slot, false);
+    }
+    // SAFETY: the function that the program installed, which has one of these types.
+    unsafe {
+        if flags & libc::SA_SIGINFO as usize != 0 {
+            type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+            std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
+        } else {
+            std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal);
+        }
+    }
+    if let (Some(slot), Some(before)) = (slot, before) {
+        let_pass(slot, before);
+    }
 }
 
 /// Has a function of the C library called at node 0, where the program's children are started. Its address is the same

@@ -39,6 +39,11 @@ unsafe extern "C" {
 /// How many threads of the program run at this node.
 static HERE: AtomicUsize = AtomicUsize::new(0);
 
+/// That number.
+pub(crate) fn number_here() -> &'static AtomicUsize {
+    &HERE
+}
+
 /// How many threads of the program run at this node.
 pub(crate) fn here() -> usize {
     HERE.load(Ordering::SeqCst)

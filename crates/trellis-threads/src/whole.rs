@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use trellis_interpose::{Real, errno, set_errno};
 
 use crate::faults::{self, UNBLOCKED, may_fail};
-use crate::runtime;
+use crate::memory::PAGE;
 use crate::system_calls::{Arguments, call};
 use crate::table::reals;
 
@@ -35,8 +35,16 @@ enum Shape {
     BytesOfLists,
     /// It is called in another way.
     Other(unsafe fn(Function, Arguments) -> isize),
-    /// The same, and its sets of signals are looked at whatever their memory is.
-    Masked(unsafe fn(Function, Arguments) -> isize),
+    /// The same, and the set of signals, which is at this place among its arguments, is looked at whatever its memory is.
+    Masked(Mask, unsafe fn(Function, Arguments) -> isize),
+}
+
+/// Where a system call has its set of signals.
+#[derive(Clone, Copy)]
+enum Mask {
+    At(usize),
+    /// The last argument is a pair of an address and a size.
+    Paired,
 }
 
 use Shape::{Bytes, BytesOfLists, Int, IntOfLists, Masked, Other};
@@ -59,7 +67,7 @@ const ROWS: &[(i64, &CStr, Shape)] = &[
     (libc::SYS_truncate, c"truncate", Int), (libc::SYS_readlinkat, c"readlinkat", Bytes),
     (libc::SYS_getcwd, c"getcwd", Other(text_of)), (libc::SYS_fstat, c"fstat", Int),
     (libc::SYS_newfstatat, c"fstatat", Int), (libc::SYS_statx, c"statx", Int), (libc::SYS_statfs, c"statfs", Int),
-    (libc::SYS_fstatfs, c"fstatfs", Int), (libc::SYS_utimensat, c"utimensat", Int),
+    (libc::SYS_fstatfs, c"fstatfs", Int), (libc::SYS_utimensat, c"utimensat", Other(times_of)),
     (libc::SYS_getxattr, c"getxattr", Bytes), (libc::SYS_lgetxattr, c"lgetxattr", Bytes),
     (libc::SYS_fgetxattr, c"fgetxattr", Bytes), (libc::SYS_listxattr, c"listxattr", Bytes),
     (libc::SYS_setxattr, c"setxattr", Int), (libc::SYS_lsetxattr, c"lsetxattr", Int),
@@ -73,9 +81,9 @@ const ROWS: &[(i64, &CStr, Shape)] = &[
     (libc::SYS_accept4, c"accept4", Int), (libc::SYS_getsockname, c"getsockname", Int),
     (libc::SYS_getpeername, c"getpeername", Int), (libc::SYS_getsockopt, c"getsockopt", Int),
     (libc::SYS_setsockopt, c"setsockopt", Int), (libc::SYS_socketpair, c"socketpair", Int),
-    (libc::SYS_pipe2, c"pipe2", Int), (libc::SYS_ppoll, c"ppoll", Masked(ppoll)),
-    (libc::SYS_pselect6, c"pselect", Masked(pselect)), (libc::SYS_epoll_ctl, c"epoll_ctl", Int),
-    (libc::SYS_epoll_pwait, c"epoll_pwait", Masked(epoll)), (libc::SYS_epoll_pwait2, c"epoll_pwait2", Masked(epoll)),
+    (libc::SYS_pipe2, c"pipe2", Int), (libc::SYS_ppoll, c"ppoll", Masked(Mask::At(3), ppoll)),
+    (libc::SYS_pselect6, c"pselect", Masked(Mask::Paired, pselect)), (libc::SYS_epoll_ctl, c"epoll_ctl", Int),
+    (libc::SYS_epoll_pwait, c"epoll_pwait", Masked(Mask::At(4), epoll)), (libc::SYS_epoll_pwait2, c"epoll_pwait2", Masked(Mask::At(4), epoll)),
     (libc::SYS_clock_gettime, c"clock_gettime", Int), (libc::SYS_clock_getres, c"clock_getres", Int),
     (libc::SYS_gettimeofday, c"gettimeofday", Int), (libc::SYS_nanosleep, c"nanosleep", Int),
     (libc::SYS_clock_nanosleep, c"clock_nanosleep", Other(error_of)), (libc::SYS_getitimer, c"getitimer", Int),
@@ -87,8 +95,8 @@ const ROWS: &[(i64, &CStr, Shape)] = &[
     (libc::SYS_sysinfo, c"sysinfo", Int), (libc::SYS_times, c"times", Bytes), (libc::SYS_getgroups, c"getgroups", Int),
     (libc::SYS_mq_timedsend, c"mq_timedsend", Int), (libc::SYS_mq_timedreceive, c"mq_timedreceive", Bytes),
     (libc::SYS_msgsnd, c"msgsnd", Int), (libc::SYS_msgrcv, c"msgrcv", Bytes), (libc::SYS_semop, c"semop", Int),
-    (libc::SYS_rt_sigsuspend, c"sigsuspend", Masked(sigsuspend)),
-    (libc::SYS_rt_sigtimedwait, c"sigtimedwait", Masked(sigtimedwait)),
+    (libc::SYS_rt_sigsuspend, c"sigsuspend", Masked(Mask::At(0), sigsuspend)),
+    (libc::SYS_rt_sigtimedwait, c"sigtimedwait", Masked(Mask::At(0), sigtimedwait)),
     (libc::SYS_rt_sigpending, c"sigpending", Other(sigpending)), (libc::SYS_signalfd4, c"signalfd", Other(signalfd)),
 ];
 
@@ -109,6 +117,12 @@ const OLD_ROWS: &[(i64, &CStr, Shape)] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_ROWS: &[(i64, &CStr, Shape)] = &[];
 
+/// The system call that does the same as `select`, where the kernel has it.
+#[cfg(target_arch = "x86_64")]
+const SELECT: i64 = libc::SYS_select;
+#[cfg(not(target_arch = "x86_64"))]
+const SELECT: i64 = -1;
+
 /// Numbers of system calls that may be in a row are below this.
 const NUMBERS: usize = 512;
 
@@ -124,7 +138,10 @@ fn rows() -> impl Iterator<Item = &'static (i64, &'static CStr, Shape)> {
 }
 
 /// Functions of the C library that start other programs, whose kernel looks at the memory of their arguments.
-const STARTERS: [(&CStr, &Real); 4] = [
+const STARTERS: [(&CStr, &Real); 7] = [
+    (c"execve", &reals::execve),
+    (c"execv", &reals::execv),
+    (c"execvp", &reals::execvp),
     (c"posix_spawn", &reals::posix_spawn),
     (c"posix_spawnp", &reals::posix_spawnp),
     (c"system", &reals::system),
@@ -170,7 +187,11 @@ pub(crate) unsafe fn made(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the caller's promise; the functions do what the calls of their numbers do.
     unsafe {
         match row {
-            Some((function, Masked(way))) => answer(|| way(function, arguments)),
+            Some((function, Masked(place, way))) => {
+                let (mut set, mut pair) = ([0; 16], [0; 2]);
+                let arguments = unblocked(place, arguments, &mut set, &mut pair);
+                if may_fail { answer(|| way(function, arguments)) } else { call(number, arguments) }
+            }
             Some((function, shape @ (IntOfLists | BytesOfLists))) => answer(|| direct(function, shape, arguments)),
             Some((function, Other(way))) if may_fail => answer(|| way(function, arguments)),
             Some((function, shape)) if may_fail => answer(|| direct(function, shape, arguments)),
@@ -207,29 +228,34 @@ unsafe fn direct(function: Function, shape: Shape, [a, b, c, d, e, f]: Arguments
     if matches!(shape, Int | IntOfLists) { answer as c_int as isize } else { answer }
 }
 
-/// A call without a function: the first byte of its memory is brought here, and it is made again if the kernel did not
-/// find it. That another node takes it each time is as good as impossible.
+/// A call without a function: its memory is brought here, as far as its size can be guessed, and it is made again if the
+/// kernel did not find it. That another node takes a page each time is as good as impossible.
 unsafe fn touched(number: i64, arguments: Arguments) -> isize {
     const TRIES_MAX: usize = 100;
+    const PAGES: usize = 16;
+    let mut answer = 0;
     for _ in 0..TRIES_MAX {
         // SAFETY: the caller's promise.
-        let answer = unsafe { call(number, arguments) };
+        answer = unsafe { call(number, arguments) };
         if answer != -(libc::EFAULT as isize) {
-            return answer;
+            break;
         }
-        for argument in arguments.into_iter().filter(|argument| may_fail(*argument)) {
+        let pages = |argument: usize| {
+            (0..PAGES).map(move |page| if page == 0 { argument } else { (argument & !(PAGE - 1)) + page * PAGE })
+        };
+        for address in arguments.into_iter().filter(|argument| may_fail(*argument)).flat_map(pages) {
+            if !may_fail(address) {
+                continue;
+            }
             // SAFETY: a byte of the region. An exchange with what is there changes nothing, and is a store for the catcher.
             unsafe {
-                let byte = AtomicU8::from_ptr(argument as *mut u8);
+                let byte = AtomicU8::from_ptr(address as *mut u8);
                 let now = byte.load(Ordering::Relaxed);
                 std::hint::black_box(byte.compare_exchange(now, now, Ordering::SeqCst, Ordering::SeqCst)).ok();
             }
         }
     }
-    runtime::unsupported(
-        &format!("system call {number} with memory that threads of several nodes use"),
-        "give it a variable of the thread's own stack",
-    )
+    answer
 }
 
 /// The place in the file takes two arguments of the system call.
@@ -269,46 +295,80 @@ unsafe fn error_of(function: Function, [a, b, c, d, ..]: Arguments) -> isize {
 /// A set of signals of the C library, which is larger than the kernel's.
 type Set = [u64; 16];
 
-/// The set for the C library; none if there is none.
-unsafe fn set_of(mask: usize) -> Option<Set> {
-    let mut set = [0; 16];
-    // SAFETY: a set of the kernel's size.
-    (mask != 0).then(|| unsafe {
-        set[0] = (mask as *const u64).read_unaligned() & !UNBLOCKED;
-        set
-    })
+/// The arguments with a set of signals in which those of faults are not blocked. `set` and `pair` have room for it.
+///
+/// # Safety
+/// As the system call.
+unsafe fn unblocked(mask: Mask, mut arguments: Arguments, set: &mut Set, pair: &mut [usize; 2]) -> Arguments {
+    let place = match mask {
+        Mask::At(place) => &mut arguments[place],
+        Mask::Paired if arguments[5] == 0 => return arguments,
+        Mask::Paired => {
+            // SAFETY: the pair of the caller.
+            *pair = unsafe { (arguments[5] as *const [usize; 2]).read() };
+            arguments[5] = pair.as_ptr() as usize;
+            &mut pair[0]
+        }
+    };
+    if *place != 0 {
+        // SAFETY: a set of the kernel's size.
+        set[0] = unsafe { (*place as *const u64).read_unaligned() } & !UNBLOCKED;
+        *place = set.as_ptr() as usize;
+    }
+    arguments
 }
 
-fn address_of(set: &Option<Set>) -> usize {
-    set.as_ref().map_or(0, |set| set.as_ptr() as usize)
+/// `futimens` has no path.
+unsafe fn times_of(function: Function, [folder, path, times, how, ..]: Arguments) -> isize {
+    if path != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { function(folder, path, times, how, 0, 0) as c_int as isize };
+    }
+    // SAFETY: the caller's promise.
+    let answer = unsafe { touched(libc::SYS_utimensat, [folder, 0, times, how, 0, 0]) };
+    if answer < 0 {
+        set_errno(-answer as c_int);
+        return -1;
+    }
+    answer
 }
 
 unsafe fn ppoll(function: Function, [list, count, limit, mask, ..]: Arguments) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { function(list, count, limit, address_of(&set_of(mask)), 0, 0) as c_int as isize }
+    unsafe { function(list, count, limit, mask, 0, 0) as c_int as isize }
 }
 
-unsafe fn pselect(function: Function, [count, read, write, except, limit, mask]: Arguments) -> isize {
+/// The system call says in `limit` how much is left. `select` does, too, but has no set of signals.
+unsafe fn pselect(function: Function, [count, read, write, except, limit, pair]: Arguments) -> isize {
     // SAFETY: the caller's promise; the last argument is a pair of an address and a size.
     unsafe {
-        let mask = if mask == 0 { 0 } else { (mask as *const usize).read() };
-        function(count, read, write, except, limit, address_of(&set_of(mask))) as c_int as isize
+        let mask = if pair == 0 { 0 } else { (pair as *const usize).read() };
+        let select = row(SELECT).filter(|_| mask == 0 && limit != 0);
+        let Some((select, _)) = select else {
+            return function(count, read, write, except, limit, mask) as c_int as isize;
+        };
+        let limit = limit as *mut libc::timespec;
+        let mut left =
+            libc::timeval { tv_sec: (*limit).tv_sec, tv_usec: ((*limit).tv_nsec as u64).div_ceil(1000) as _ };
+        let answer = select(count, read, write, except, (&raw mut left) as usize, 0) as c_int as isize;
+        *limit = libc::timespec { tv_sec: left.tv_sec, tv_nsec: left.tv_usec * 1000 };
+        answer
     }
 }
 
 unsafe fn epoll(function: Function, [epoll, list, count, limit, mask, _]: Arguments) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { function(epoll, list, count, limit, address_of(&set_of(mask)), 0) as c_int as isize }
+    unsafe { function(epoll, list, count, limit, mask, 0) as c_int as isize }
 }
 
 unsafe fn sigsuspend(function: Function, [mask, ..]: Arguments) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { function(address_of(&set_of(mask)), 0, 0, 0, 0, 0) as c_int as isize }
+    unsafe { function(mask, 0, 0, 0, 0, 0) as c_int as isize }
 }
 
 unsafe fn sigtimedwait(function: Function, [mask, to, limit, ..]: Arguments) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { function(address_of(&set_of(mask)), to, limit, 0, 0, 0) as c_int as isize }
+    unsafe { function(mask, to, limit, 0, 0, 0) as c_int as isize }
 }
 
 unsafe fn sigpending(function: Function, [to, ..]: Arguments) -> isize {
@@ -323,7 +383,11 @@ unsafe fn sigpending(function: Function, [to, ..]: Arguments) -> isize {
     }
 }
 
-unsafe fn signalfd(function: Function, [file, mask, _, how, ..]: Arguments) -> isize {
+unsafe fn signalfd(function: Function, arguments: Arguments) -> isize {
+    let (mut set, mut pair) = ([0; 16], [0; 2]);
     // SAFETY: the caller's promise.
-    unsafe { function(file, address_of(&set_of(mask)), how, 0, 0, 0) as c_int as isize }
+    unsafe {
+        let [file, mask, _, how, ..] = unblocked(Mask::At(1), arguments, &mut set, &mut pair);
+        function(file, mask, how, 0, 0, 0) as c_int as isize
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
 
 use trellis::config::{Catch, Config, ConfigError, Sources};
 use trellis::launch::EXIT_CONFIGURATION;
@@ -62,6 +63,8 @@ pub struct Begin {
     queued: usize,
     queued_bytes: usize,
     serves_in_thread: usize,
+    /// Where the number of the program's threads at this node stands, which the caller sets.
+    threads: usize,
 }
 
 const VERSION: usize = 4;
@@ -127,7 +130,7 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let config = configuration(heap_at, relaxed.as_deref()).unwrap_or_else(|error| refuse(&error.to_string()));
     let serves_in_thread = config.catch == Catch::Signal;
     let region_bytes = config.region_bytes;
-    let queued = control_at..relaxed::border(heap_at, region_bytes);
+    let queued = control_at..config.heap_border();
     // A child that has not executed its program yet looks at this variable, and cannot serve a fault.
     let environment = page_of(&raw const environ as usize);
     let mut all_queued = offsets(std::slice::from_ref(&environment), &layout.images);
@@ -141,6 +144,8 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     let base = joined.region().base() as usize;
     joined.name_objects(crate::addresses::label);
     joined.expect_long_waits();
+    // SAFETY: a number of the library that is loaded first, which stays.
+    joined.count_threads(unsafe { AtomicUsize::from_ptr(begin.threads as *mut usize) });
     name_memory(&joined, &variables, &layout.images, [control_at, stacks_at, heap_at], begin.slot_bytes);
     PROGRAM.get_or_init(|| Program { cluster: joined });
     if cluster().node() == 0 {
@@ -182,9 +187,12 @@ fn configuration(heap_at: usize, relaxed: Option<&[Range<usize>]>) -> Result<Con
     let read = sources.clone().load()?;
     match read.catch {
         Catch::Mprotect => refuse("stacks cannot be shared with the catcher `mprotect`; leave the key catch out"),
+        // A single node's system calls go to the kernel directly, which waits for pages.
+        Catch::Auto | Catch::Signal if read.nodes().len() == 1 => {
+            sources = sources.set_by_program(format!("catch={}", Catcher::Handler));
+        }
         Catch::Auto => {
-            // A single node has no faults that wait, and its system calls go to the kernel directly.
-            let catch = if read.nodes().len() > 1 && works_in_thread() { Catcher::Signal } else { Catcher::Handler };
+            let catch = if works_in_thread() { Catcher::Signal } else { Catcher::Handler };
             sources = sources.set_by_program(format!("catch={catch}"));
         }
         Catch::Signal | Catch::Handler => {}
@@ -239,11 +247,12 @@ pub extern "C" fn trellis_threads_leave_uncounted() {
     Cluster::leave_thread_uncounted();
 }
 
-/// rt_sigaction(2) for a signal with which faults arrive: the action gets what is no fault of the region.
+/// rt_sigaction(2) for a signal with which faults arrive: the action gets what is no fault of the region. False if the region
+/// does not need the signal.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trellis_threads_claim_signal(signal: c_int, action: usize, before: usize) {
+pub unsafe extern "C" fn trellis_threads_claim_signal(signal: c_int, action: usize, before: usize) -> bool {
     // SAFETY: the caller's structures, or null.
-    unsafe { claim(signal, action as *const libc::sigaction, before as *mut libc::sigaction) };
+    unsafe { claim(signal, action as *const libc::sigaction, before as *mut libc::sigaction) }
 }
 
 /// Names what lies in the region, for the record and for advice.

@@ -69,6 +69,11 @@ impl Breakdown {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
+    /// How many threads of the program are inside Trellis.
+    pub(super) fn inside(&self) -> usize {
+        self.inside.load(Ordering::Relaxed) as usize
+    }
+
     /// How much of the time from `woke` to `slept` is in the present phase with no thread of the program inside
     /// Trellis, as far as that is known. In nanoseconds.
     fn outside(&self, woke: u64, slept: u64) -> u64 {

@@ -31,7 +31,7 @@ mod synchronisation;
 pub(crate) mod waiters;
 mod watchdog;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -111,6 +111,8 @@ pub(crate) struct Node {
     pub(crate) object_names: std::sync::OnceLock<fn(u64) -> String>,
     /// Whether long waits for objects are normal and are not reported.
     pub(crate) waits_are_normal: AtomicBool,
+    /// The number of the program's threads at this node, if the program is one whose threads are counted.
+    pub(crate) threads: OnceLock<&'static AtomicUsize>,
     pub(crate) names: Names,
     pub(crate) handles: Handles,
     streams: Ordered<Streams>,
@@ -249,6 +251,7 @@ impl Node {
             refusal: Ordered::new(Rank::Last, None),
             object_names: std::sync::OnceLock::new(),
             waits_are_normal: AtomicBool::new(false),
+            threads: OnceLock::new(),
             names: Names::new(),
             handles: Handles::new(),
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),

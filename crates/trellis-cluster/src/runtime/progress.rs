@@ -103,12 +103,16 @@ pub(crate) struct Progress {
     next_look: AtomicU64,
     look_ticks: AtomicU64,
     spin_ns: u64,
+    /// How many cores this node has for itself, at least one.
+    cores: usize,
     contention: Contention,
     sharing: Sharing,
 }
 
 impl Progress {
     pub(super) fn new(config: &Config, link: RawFd, faults: Option<RawFd>) -> io::Result<Progress> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let nodes_here = if config.is_on_loopback() { config.capacity() } else { 1 };
         let progress = Progress {
             role: AtomicU8::new(FREE),
             was_called: AtomicBool::new(false),
@@ -120,7 +124,8 @@ impl Progress {
             sleepers: AtomicU32::new(0),
             next_look: AtomicU64::new(0),
             look_ticks: AtomicU64::new(LOOK_TICKS_FIRST),
-            spin_ns: spin_ns(config),
+            spin_ns: if cores < nodes_here { 0 } else { config.spin_microseconds_max * 1000 },
+            cores: (cores / nodes_here).max(1),
             contention: Contention::default(),
             sharing: Sharing::default(),
         };
@@ -441,12 +446,11 @@ impl Node {
         if is_crowded {
             self.progress.note_lost_turns(self.now());
         }
-        let waited = match is_counted() {
-            true => self.poll_or_sleep(early, ticket, deadline),
-            false => {
-                drop(early);
-                self.sleep_apart(ticket, deadline)
-            }
+        let waited = if is_counted() && !self.cores_are_taken() {
+            self.poll_or_sleep(early, ticket, deadline)
+        } else {
+            drop(early);
+            self.sleep_apart(ticket, deadline)
         };
         if is_crowded {
             Progress::note_resumed(self.recent());
@@ -454,8 +458,15 @@ impl Node {
         waited
     }
 
-    /// Sleeps until the wait is over. For threads that are none of the program's: they have no core of their own on which
-    /// they could poll, so the service thread receives as if they were not there.
+    /// Whether other threads of the program compute on all cores of this node, as far as they are counted. The calling
+    /// thread is inside.
+    fn cores_are_taken(&self) -> bool {
+        let threads = self.threads.get().map_or(0, |threads| threads.load(Ordering::Relaxed));
+        threads.saturating_sub(self.breakdown.inside()) >= self.progress.cores
+    }
+
+    /// Sleeps until the wait is over. For threads that have no core on which they could poll, such as those that are none
+    /// of the program's: the service thread receives as if they were not there.
     fn sleep_apart(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
         loop {
             if ticket.is_done() {
@@ -740,10 +751,4 @@ fn ask_for_short_delays() {
         attributes.nice = 0;
         apply(&attributes);
     }
-}
-
-fn spin_ns(config: &Config) -> u64 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let nodes_here = if config.is_on_loopback() { config.capacity() } else { 1 };
-    if nodes_here > cores { 0 } else { config.spin_microseconds_max * 1000 }
 }
