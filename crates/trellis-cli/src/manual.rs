@@ -1,12 +1,13 @@
-//! `trellis completions`, and the manual pages: both are made from the definitions of the command line, as `--help` is.
+//! `trellis completions`, the manual pages, and the reference of all options: they are made from the definitions of the command line, as `--help` is.
 //!
 //! Promises: the same command writes the same bytes in the same environment (some defaults follow from it); a page
 //! names no date. It must never write outside the given folder.
 
+use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Arg, Args};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
@@ -33,8 +34,21 @@ pub(crate) struct CompletionsArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ManualArguments {
     /// The folder
-    folder: PathBuf,
+    #[arg(required_unless_present = "markdown")]
+    folder: Option<PathBuf>,
+    /// Print `docs/reference/options.md` instead
+    #[arg(long, conflicts_with = "folder")]
+    markdown: bool,
 }
+
+/// The beginning of the reference of all options.
+const OPTIONS: &str = "\
+# Options
+
+Every option of every command. `trellis COMMAND --help` has the same texts, with examples and exit codes, and
+[Command](cli.md) has what is behind them. This page is printed by `trellis manual --markdown`. Every command also
+takes `-h` and `--help`.
+";
 
 /// Writes the completions of the command for a shell to standard output.
 pub(crate) fn completions(arguments: &CompletionsArguments, mut command: clap::Command) -> Ending {
@@ -44,14 +58,89 @@ pub(crate) fn completions(arguments: &CompletionsArguments, mut command: clap::C
     Ok(exit::FINE)
 }
 
-/// Writes a manual page (man(7), section 1) for the command and for each of its subcommands.
+/// Writes a manual page (man(7), section 1) for the command and for each of its subcommands, or one page with all options.
 pub(crate) fn manual(arguments: &ManualArguments, command: clap::Command) -> Ending {
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    std::fs::create_dir_all(&arguments.folder)
-        .and_then(|()| write_pages(&arguments.folder, &command))
+    let Some(folder) = &arguments.folder else {
+        let mut page = OPTIONS.to_owned();
+        list_options(&mut page, &command);
+        terminal::put(format_args!("{page}"));
+        return Ok(exit::FINE);
+    };
+    std::fs::create_dir_all(folder)
+        .and_then(|()| write_pages(folder, &command))
         .map_err(|error| Failure::new(exit::FILE, format!("cannot write the manual pages: {error}")))?;
     Ok(exit::FINE)
+}
+
+/// Adds the table of each command that is not within another one, in the order of the help.
+fn list_options(page: &mut String, command: &clap::Command) {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        let about = inner.get_about().map(|about| in_cell(&about.to_string())).unwrap_or_default();
+        let name = name_of(inner);
+        // Writing to a string cannot fail.
+        let _ = write!(page, "\n## `{name}`\n\n{about}.\n\n| option | |\n|---|---|\n{}", rows_of(inner));
+    }
+}
+
+/// The rows of a command, and those of the commands in it, each behind its name.
+fn rows_of(command: &clap::Command) -> String {
+    let is_listed =
+        |argument: &&Arg| !argument.is_hide_set() && !matches!(argument.get_id().as_str(), "help" | "version");
+    let mut rows: String = command.get_arguments().filter(is_listed).map(option).collect();
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        let about = inner.get_about().map(|about| in_cell(&about.to_string())).unwrap_or_default();
+        let _ = write!(rows, "| **`{}`** | **{about}** |\n{}", name_of(inner), rows_of(inner));
+    }
+    rows
+}
+
+fn name_of(command: &clap::Command) -> &str {
+    command.get_bin_name().unwrap_or_else(|| command.get_name())
+}
+
+/// A row of the table: how an option is written, its text, and what `--help` adds to that.
+fn option(argument: &Arg) -> String {
+    let values =
+        argument.get_value_names().filter(|_| argument.is_positional() || argument.get_action().takes_values());
+    let value = values.unwrap_or_default().join(" ");
+    let names =
+        [argument.get_short().map(|short| format!("-{short}")), argument.get_long().map(|long| format!("--{long}"))];
+    let mut written: Vec<String> = names.into_iter().flatten().collect();
+    match written.last_mut() {
+        Some(last) if !value.is_empty() => *last += &format!(" {value}"),
+        Some(_) => {}
+        None => written.push(value),
+    }
+    let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
+    let mut text = vec![in_cell(&help)];
+    let mut add = |what: &str, values: Vec<String>| {
+        if !values.is_empty() {
+            let values: Vec<String> = values.iter().map(|value| format!("`{}`", value.replace('|', "\\|"))).collect();
+            text.push(format!("{what}: {}", values.join(", ")));
+        }
+    };
+    let takes_values = argument.get_action().takes_values();
+    let possible = argument.get_possible_values().into_iter().filter(|one| takes_values && !one.is_hide_set());
+    add("Accepted", possible.map(|one| one.get_name().to_owned()).collect());
+    let defaults = argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned());
+    // A path is that of the user who asks.
+    add("Default", defaults.filter(|value| takes_values && !value.is_empty() && !value.starts_with('/')).collect());
+    add("Variable", argument.get_env().into_iter().map(|name| name.to_string_lossy().into_owned()).collect());
+    let written: Vec<String> = written.iter().map(|name| format!("`{}`", name.replace('|', "\\|"))).collect();
+    format!("| {} | {} |\n", written.join(", "), text.join(". "))
+}
+
+/// Text in a cell of a table; what is code stays as it is.
+fn in_cell(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+    let parts = words.trim_end_matches('.').split('`').enumerate();
+    let parts = parts.map(|(place, part)| match place % 2 {
+        0 => part.replace('*', "\\*").replace('<', "\\<"),
+        _ => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join("`")
 }
 
 fn write_pages(folder: &Path, command: &clap::Command) -> io::Result<()> {

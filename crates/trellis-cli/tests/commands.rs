@@ -48,6 +48,14 @@ fn help_is_broken_where_a_line_is_full() {
 }
 
 #[test]
+fn the_published_options_are_those_of_the_command() {
+    let published = include_str!("../../../docs/reference/options.md");
+    let printed = start_command(&["manual", "--markdown"]).finish().stdout;
+    let again = "print it again: cargo run -p trellis-cli -- manual --markdown > docs/reference/options.md";
+    assert!(printed == published, "{again}");
+}
+
+#[test]
 fn shells_and_manuals_know_every_command() {
     let folder = Folder::new();
     let ended = start_command(&["manual", &folder.argument("manual")]).finish();

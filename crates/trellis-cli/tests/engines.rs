@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use support::hosts::{Hosts, told};
+use support::hosts::{Hosts, command_in, told};
 use support::{Ended, Run, alive, in_role, signal, wait_until};
 use trellis_testing::{Folder, are_installed};
 
@@ -62,9 +62,23 @@ fn a_killed_node_ends_the_job_of_mpich() {
 /// Open MPI refuses root, and more processes than cores, unless it is told otherwise.
 fn mpirun(options: &[&str], role: &str) -> Run {
     let mut command = Command::new("mpirun");
-    command.args(["--oversubscribe"]).args(options);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["--oversubscribe"]).args(options);
+    with_open_mpi(command, role)
+}
+
+/// A node of Open MPI on each of three hosts. It passes on only the variables that it is told to.
+fn mpirun_on_hosts(lab: &Hosts, role: &str) -> Run {
+    let mut command = lab.inside("c1", &["mpirun", "--mca", "plm_rsh_agent", &lab.ssh, "--host", "c1,c2,c3"]);
+    for name in ["CLI_TEST_ROLE", "RUST_BACKTRACE", "TRELLIS_SILENCE_SECONDS_MAX"] {
+        command.args(["-x", name]);
+    }
+    command.env("TRELLIS_SILENCE_SECONDS_MAX", "2");
+    with_open_mpi(command, role)
+}
+
+fn with_open_mpi(mut command: Command, role: &str) -> Run {
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     in_role(&mut command, role);
     Run::start(command)
 }
@@ -86,6 +100,21 @@ fn a_killed_node_ends_the_job_of_open_mpi() {
     signal(run.node_pid(1), libc::SIGKILL);
     let run = run.finish();
     assert_ne!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn a_host_of_open_mpi_that_vanishes_is_named() {
+    let test = "a_host_of_open_mpi_that_vanishes_is_named";
+    if !are_installed(test, &["mpirun", "ompi_info"]) {
+        return;
+    }
+    let Some(lab) = Hosts::up(test, 3) else { return };
+    check_sum(&mpirun_on_hosts(&lab, "sum").finish(), 3);
+    let mut run = mpirun_on_hosts(&lab, "barrier");
+    run.wait_for_output("up ", 3);
+    let parted = lab.ask("partition", &["c1,c2", "c3"]);
+    assert!(parted.status.success(), "{}", told(&parted));
+    wait_until("node 1 names node 2", || run.standard_error().contains("node 2"));
 }
 
 #[test]
@@ -138,16 +167,30 @@ fn the_others_name_a_task_of_slurm_that_is_killed() {
 #[test]
 fn an_allocation_that_ends_leaves_nothing_behind() {
     let Some(slurm) = Hosts::of_slurm("an_allocation_that_ends_leaves_nothing_behind", 2) else { return };
-    ends_with_its_job(&slurm, || srun(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], "barrier"));
+    let start = || srun(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], "barrier");
+    leaves_nothing(&slurm, start, |_| cancel(&slurm));
 }
 
-/// Starts a job with the name `test`, and cancels it when its nodes are up: then nothing is left of it.
-fn ends_with_its_job(slurm: &Hosts, start: impl FnOnce() -> Run) {
+#[test]
+fn ctrl_c_ends_the_tasks_of_srun() {
+    let Some(slurm) = Hosts::of_slurm("ctrl_c_ends_the_tasks_of_srun", 2) else { return };
+    // Without this option a second Ctrl-C must follow within a second.
+    let start = || srun(&slurm, &["-N", "2", "-n", "2", "--quit-on-interrupt"], "barrier");
+    leaves_nothing(&slurm, start, |run| signal(command_in(run), libc::SIGINT));
+}
+
+/// Cancels the job with the name `test`.
+fn cancel(slurm: &Hosts) {
+    let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
+    assert!(ended.expect("it can be started").success());
+}
+
+/// Starts two nodes, and ends them when they are up: then nothing is left of their job.
+fn leaves_nothing(slurm: &Hosts, start: impl FnOnce() -> Run, end: impl FnOnce(&Run)) {
     let before = slurm.processes();
     let mut run = start();
     run.wait_for_output("up ", 2);
-    let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
-    assert!(ended.expect("it can be started").success());
+    end(&run);
     assert_ne!(run.finish().code, Some(0));
     wait_until("nothing is left of the job", || slurm.processes() == before);
 }
@@ -202,7 +245,7 @@ fn trellis_run_takes_the_hosts_of_its_allocation() {
 fn trellis_run_ends_with_its_allocation() {
     let Some(slurm) = Hosts::of_slurm("trellis_run_ends_with_its_allocation", 2) else { return };
     let options = ["-N", "2", "-n", "2", "--job-name", "test"];
-    ends_with_its_job(&slurm, || run_in_allocation(&slurm, &options, &[], "barrier"));
+    leaves_nothing(&slurm, || run_in_allocation(&slurm, &options, &[], "barrier"), |_| cancel(&slurm));
 }
 
 #[test]

@@ -9,15 +9,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::hosts::{Hosts, told};
+use support::hosts::{Hosts, command_in, told};
 use support::{Run, command, signal, start, start_role, wait_until};
 use trellis_testing::Folder;
-
-/// The `trellis run` that a `trellis lab run` started.
-fn launcher_in(run: &Run) -> i32 {
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).expect("Linux lists them");
-    children.split_whitespace().next().expect("it runs its command").parse().expect("a number")
-}
 
 #[test]
 fn nodes_on_several_hosts_share_memory() {
@@ -329,7 +323,7 @@ fn a_killed_launcher_leaves_nothing_on_any_host() {
     let Some(lab) = Hosts::up("a_killed_launcher_leaves_nothing", 3) else { return };
     let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3"]);
     run.wait_for_output("up", 3);
-    signal(launcher_in(&run), libc::SIGKILL);
+    signal(command_in(&run), libc::SIGKILL);
     assert_eq!(run.finish().code, Some(128 + libc::SIGKILL));
     lab.wait_until_quiet();
 }
@@ -339,7 +333,7 @@ fn an_agent_ends_its_nodes_when_the_launcher_says_nothing_any_more() {
     let Some(lab) = Hosts::up("an_agent_ends_its_nodes", 2) else { return };
     let mut run = lab.start_role("barrier", &["--hosts", "c2", "-n", "2", "--set", "silence_seconds_max=2"]);
     run.wait_for_output("up", 2);
-    let launcher = launcher_in(&run);
+    let launcher = command_in(&run);
     signal(launcher, libc::SIGSTOP);
     wait_until("the agent has ended its nodes", || lab.processes()[1] == 0);
     signal(launcher, libc::SIGCONT);
@@ -353,7 +347,7 @@ fn a_run_on_several_hosts_can_be_stopped_for_long_and_continued() {
     let Some(lab) = Hosts::up("a_run_can_be_stopped_for_long", 2) else { return };
     let mut run = lab.start_role("pace", &["--hosts", "c1,c2", "--set", "silence_seconds_max=2"]);
     run.wait_for_output("up", 2);
-    let launcher = launcher_in(&run);
+    let launcher = command_in(&run);
     signal(launcher, libc::SIGTSTP);
     wait_until("it is stopped", || support::state(launcher) == Some('T'));
     // Longer than anybody may be silent.
@@ -425,7 +419,7 @@ fn a_tree_ends_everywhere_and_names_the_host_that_is_lost() {
     lab.wait_until_quiet();
     let mut run = lab.start_role("barrier", &options);
     run.wait_for_output("up", 7);
-    signal(launcher_in(&run), libc::SIGKILL);
+    signal(command_in(&run), libc::SIGKILL);
     assert_eq!(run.finish().code, Some(128 + libc::SIGKILL));
     lab.wait_until_quiet();
     // The others are reached through c2, or directly.

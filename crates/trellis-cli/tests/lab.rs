@@ -184,6 +184,36 @@ fn a_lab_runs_commands_and_ends_with_their_status() {
 }
 
 #[test]
+fn a_host_has_its_own_name_mounts_and_temporary_files() {
+    for way in ways("a_host_has_its_own_name_mounts_and_temporary_files") {
+        println!("{way:?}");
+        let lab = Lab::up("own", &[way, &["--own-tmp"]].concat());
+        let run = |host: &str, script: &str| {
+            let output = lab.command("run", &[host, "--", "sh", "-c", script]).current_dir("/").output();
+            told(&output.expect("it can be started"))
+        };
+        assert_eq!(run("c2", "uname -n; cat /etc/hostname"), "c2\nc2\n");
+        let address = lab.host("s1")["address"].as_str().expect("an address").to_owned();
+        let found = run("c1", "getent hosts s1");
+        assert_eq!(found.split_whitespace().collect::<Vec<_>>(), [&*address, "s1"]);
+        // Another command of the host sees what one mounts, and nobody else.
+        assert_eq!(
+            run("c1", "mount -t tmpfs none /mnt && touch /mnt/mounted-in-a-lab && ls /mnt"),
+            "mounted-in-a-lab\n"
+        );
+        assert_eq!(run("c1", "ls /mnt"), "mounted-in-a-lab\n");
+        assert!(!run("c2", "ls /mnt").contains("mounted-in-a-lab") && !fs::exists("/mnt/mounted-in-a-lab").expect("/"));
+        assert_eq!(run("c1", "ls -A /tmp; touch /tmp/mine; ls -A /tmp"), "mine\n");
+        assert_eq!(run("c2", "ls -A /tmp"), "");
+        let folder = Folder::new();
+        let elsewhere = lab.command("run", &["c1", "--", "true"]).current_dir(folder.path()).output();
+        let elsewhere = elsewhere.expect("it can be started");
+        let place = folder.path().display().to_string();
+        assert!(elsewhere.status.code() == Some(71) && told(&elsewhere).contains(&place), "{}", told(&elsewhere));
+    }
+}
+
+#[test]
 fn a_lab_leaves_nothing_however_it_ends() {
     for way in ways("a_lab_leaves_nothing_however_it_ends") {
         println!("{way:?}");

@@ -29,7 +29,8 @@ impl Scratch {
         Scratch::within(&std::env::temp_dir(), what)
     }
 
-    fn within(parent: &Path, what: &str) -> Result<Scratch, Failure> {
+    /// Makes a new folder in another one, named after its purpose.
+    pub fn within(parent: &Path, what: &str) -> Result<Scratch, Failure> {
         let prefix = format!("trellis-{what}-");
         sweep(parent, &prefix);
         let failed = |error| {

@@ -3,10 +3,12 @@
 //!
 //! It promises that the rest of the crate has no unsafe code, except `memory`. It must never decide anything.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,10 +16,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, netlink, sockopt};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use rustix::time::ClockId;
+
+/// The folder of temporary files.
+const TEMPORARY: &str = "/tmp";
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -65,11 +71,58 @@ pub(crate) fn new_user() -> io::Result<()> {
 /// process sees it, and it ends with the last of them.
 #[cfg(feature = "openflow")]
 pub(crate) fn own_folder(folder: &str) -> io::Result<()> {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    own_mounts()?;
+    mount_memory(folder, MountFlags::NOEXEC)
+}
+
+/// Lets the calling thread mount for itself alone. What the machine mounts later appears there, too.
+fn own_mounts() -> io::Result<()> {
     unshare(UnshareFlags::NEWNS)?;
-    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)?)
+}
+
+fn mount_memory(folder: &str, more: MountFlags) -> io::Result<()> {
+    Ok(mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV | more, None::<&CStr>)?)
+}
+
+/// Gives the calling thread a host name, contents of files and, if that is asked for, temporary files of its own; returns
+/// descriptors of the name's namespace and of that of the mounts.
+pub(crate) fn new_machine(name: &str, files: &[(&str, String)], has_own_tmp: bool) -> io::Result<[File; 2]> {
+    unshare(UnshareFlags::NEWUTS)?;
+    rustix::system::sethostname(name.as_bytes())?;
+    own_mounts()?;
+    // A file that is mounted elsewhere stays when its folder is no longer mounted: these have no other name.
+    mount_memory(TEMPORARY, MountFlags::NOEXEC)?;
+    for (place, (file, contents)) in files.iter().enumerate() {
+        let source = format!("{TEMPORARY}/{place}");
+        std::fs::write(&source, contents)?;
+        // Whatever the umask is.
+        std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o644))?;
+        match mount_bind(&source, *file) {
+            // A machine without the file asks others for what would be in it.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    unmount(TEMPORARY, UnmountFlags::DETACH)?;
+    if has_own_tmp {
+        mount_memory(TEMPORARY, MountFlags::empty())?;
+    }
+    // Where a container hides parts of /proc, the kernel allows no second one, and that of the machine stays.
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount("tmpfs", folder, "tmpfs", flags, None::<&std::ffi::CStr>)?)
+    let _ = mount("proc", "/proc", "proc", flags, None::<&CStr>);
+    Ok([File::open("/proc/thread-self/ns/uts")?, File::open("/proc/thread-self/ns/mnt")?])
+}
+
+/// Moves the calling thread to the host name and the mounts of a machine. It stays in its folder, if the machine has that.
+pub(crate) fn enter_machine([name, mounts]: [BorrowedFd<'_>; 2]) -> io::Result<()> {
+    let folder = std::env::current_dir()?;
+    // A thread changes its mounts only if no other one shares its folder.
+    unshare(UnshareFlags::FS)?;
+    enter(name, LinkNameSpaceType::HostNameAndNISDomainName)?;
+    enter(mounts, LinkNameSpaceType::Mount)?;
+    let hint = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+    std::env::set_current_dir(&folder).map_err(hint)
 }
 
 /// Makes the next child of this process the first of a process namespace: when it ends, all processes in the namespace

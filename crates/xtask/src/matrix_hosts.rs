@@ -8,8 +8,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::matrix::{Bench, PROGRAMS, quoted};
 use crate::workspace::{Profile, Workspace};
@@ -48,10 +50,14 @@ const WAYS: &[Way] = &[
     here("mpiexec of MPICH", &["mpiexec.hydra", "-n", "4"]),
     here("mpiexec of MPICH, PMI-2", &["mpiexec.hydra", "-env", "TRELLIS_ENGINE", "pmi2", "-n", "4"]),
     here("mpirun of Open MPI", &["mpirun", "--oversubscribe", "-n", "4"]),
+    in_lab("mpirun of Open MPI on three hosts", &["sh", "-c", BY_MPIRUN, "TRELLIS"]),
     of_package("mpiexec of Intel MPI", INTEL_MPI, &["mpiexec.hydra", "-n", "4"]),
     of_package("prterun of PRRTE", PRRTE, &["prterun", "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n", "4"]),
 ];
 const BY_SSH: &str = r#"exec "$0" run --ssh "$TRELLIS_LAB_SSH" --hosts c1,c2:2,c3 --output raw -- "$@""#;
+/// It passes on only the variables that it is told to.
+const BY_MPIRUN: &str = r#"exec mpirun --mca plm_rsh_agent "$TRELLIS_LAB_SSH" --host c1,c2:2,c3 \
+    -x TRELLIS_COHERENCE -x TRELLIS_REGION_BYTES "$@""#;
 /// A launcher on each host. The hosts share the home folder, where the secret is. Cargo sets LD_LIBRARY_PATH, which moves
 /// libraries, and a login does not.
 const AT_RENDEZVOUS: &str = r#"
@@ -68,6 +74,10 @@ exit $status
 "#;
 const PROTOCOLS: [&str; 2] = ["dynamic(forward)", "hlrc(adaptive)"];
 const NODES: &str = "4";
+/// What srun and salloc say of a job that took its time.
+const LIMITS: [&str; 2] = ["DUE TO TIME LIMIT", "has exceeded its time limit"];
+/// How long processes may be left of a job that has ended.
+const END: Duration = Duration::from_secs(20);
 
 const fn in_lab(name: &'static str, words: &'static [&'static str]) -> Way {
     Way { name, place: Place::Lab, words }
@@ -104,8 +114,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         });
         failed += usize::from(done.is_err());
     }
+    eprintln!("SKIPPED mpiexec of MPICH on three hosts (program): its agents use IPv4, and hosts of a lab have IPv6");
+    let limited = step::step("jobs that end by their time limit", || end_by_limit(&bench, &lab));
+    if let Err(error) = limited {
+        failed += 1;
+        eprintln!("    {error:#}");
+    }
     if failed > 0 {
-        bail!("programs failed in {failed} of {} ways; the commands that repeat them are above", WAYS.len());
+        bail!("programs failed in {failed} of {} ways; the commands that repeat them are above", WAYS.len() + 1);
     }
     Ok(())
 }
@@ -160,6 +176,37 @@ fn runs(way: &Way, installed: Option<&Path>, bench: &Bench, lab: &Lab) -> usize 
     wrong
 }
 
+/// Programs that would go on for long, in jobs of the shortest time that Slurm has: a minute. Nothing is left of them.
+fn end_by_limit(bench: &Bench, lab: &Lab) -> Result<()> {
+    let before = lab.processes()?;
+    let program = bench.folder.join("cpp/ocean");
+    let jobs: [&[&str]; 2] =
+        [&["srun", "-N", "3", "-n", "3"], &["salloc", "-N", "3", "-n", "3", "TRELLIS", "run", "--"]];
+    let started = jobs.map(|words| {
+        let mut command = lab.command("run", &["c1", "--", "env", "SLURM_TIMELIMIT=1", "SALLOC_TIMELIMIT=1"]);
+        command
+            .args(words.iter().map(|word| if *word == "TRELLIS" { bench.trellis.as_os_str() } else { word.as_ref() }));
+        command.arg(&program).args(["-n", "130", "-s", "1000000"]).env("TRELLIS_REGION_BYTES", "64MiB");
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().with_context(|| format!("cannot start `{}`", step::shown(&command)))
+    });
+    for (job, words) in started.into_iter().zip(jobs) {
+        let output = job?.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || !LIMITS.iter().any(|limit| said.contains(limit)) {
+            bail!("{} ended with {} and not by its time limit; it said {said:?}", words[0], output.status);
+        }
+    }
+    let start = Instant::now();
+    while lab.processes()? != before {
+        if start.elapsed() > END {
+            bail!("processes of a job are left on its hosts");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 /// The hosts; they end with this value.
 struct Lab<'a> {
     trellis: &'a Path,
@@ -172,6 +219,13 @@ impl Lab<'_> {
         let mut up = lab.command("up", &["--clients", "3", "--servers", "0", "--switch", "user", "--ssh", "--slurm"]);
         step::run(up.stdout(std::io::stderr()))?;
         Ok(lab)
+    }
+
+    /// How many processes run on each host.
+    fn processes(&self) -> Result<Vec<usize>> {
+        let status: Value = serde_json::from_str(&step::output(&mut self.command("status", &["--json"]))?)?;
+        let hosts = status["hosts"].as_array().into_iter().flatten();
+        Ok(hosts.map(|host| host["processes"].as_array().map_or(0, Vec::len)).collect())
     }
 
     fn command(&self, task: &str, arguments: &[&str]) -> Command {

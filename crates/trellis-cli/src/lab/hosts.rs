@@ -166,7 +166,7 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
 /// The processes in a host, by their numbers in this process namespace.
 fn processes_of(init: &InitProcess, host: &HostDescription) -> Vec<i32> {
     let network = |path: String| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
-    let Some(wanted) = network(format!("/proc/{}/fd/{}", init.process().pid(), host.descriptor)) else {
+    let Some(wanted) = network(format!("/proc/{}/fd/{}", init.process().pid(), host.descriptors[0])) else {
         return Vec::new();
     };
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -321,7 +321,7 @@ mod tests {
             prefix: "fd00:1:1::/48".to_owned(),
             address: "fd00:1:1::1".to_owned(),
             side: 0,
-            descriptor: 3,
+            descriptors: [3, 4, 5],
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
         };
         let lab = Description {

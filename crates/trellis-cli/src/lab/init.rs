@@ -55,6 +55,9 @@ pub(crate) fn run(order: &str) -> Ending {
 fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
     let order: Order = serde_json::from_str(order)
         .map_err(|error| Failure::new(exit::USAGE, format!("this is not an order for an init process: {error}")))?;
+    // It keeps no folder in use, and every host has this one.
+    std::env::set_current_dir("/")
+        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot go to the root folder: {error}")))?;
     let listener = UnixListener::bind_addr(&messages::address(&order.socket)?).map_err(|error| {
         Failure::new(exit::SYSTEM, format!("cannot take the name of the lab {}: {error}", order.name))
     })?;
@@ -66,6 +69,7 @@ fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
         mtu_bytes: order.mtu_bytes,
         redirects_max: order.redirects_max,
         attach: order.attach.parse().map_err(|sentence: String| Failure::new(exit::CONFIGURATION, sentence))?,
+        has_own_tmp: order.has_own_tmp,
     };
     // Checked before anything is made.
     faults_of(&order.faults)?;
@@ -170,7 +174,7 @@ fn describe_host(lab: &Lab, host: &Host) -> Result<HostDescription, SwitchError>
         prefix: plan.prefix.to_string(),
         address: plan.address.to_string(),
         side: host.side(),
-        descriptor: host.descriptor(),
+        descriptors: host.descriptors(),
         counters: counters.by_name(),
     })
 }

@@ -1,4 +1,4 @@
-//! `trellis lab`: hosts that are network namespaces of this machine, joined by a switch.
+//! `trellis lab`: hosts that are namespaces of this machine, joined by a switch.
 //!
 //! A lab lives as long as its *init process*, the first of its process namespace (pid_namespaces(7)). Nothing of a lab
 //! is in the file system: the init process is found by a socket whose name exists as long as it lives. When it ends,
@@ -49,7 +49,7 @@ Exit codes: 0 fine; 1 there is no such lab or host; 2 wrong command line; 71 ref
 that cannot be; 126 and 127 the command cannot be executed or found; `run` ends with the status of its command, or 128 + \
 its signal.";
 
-/// Make hosts and a switch on this machine from network namespaces
+/// Make hosts and a switch on this machine from namespaces
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LabArguments {

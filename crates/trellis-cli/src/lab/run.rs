@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let (init, lab) = InitProcess::of(&arguments.which.name)?;
     let host = find(&lab, &arguments.host)?;
     let switch = init.switch()?;
-    space::enter(init.process().pid(), host.descriptor, lab.rootless).map_err(|error| failure(&error))?;
+    space::enter(init.process().pid(), host.descriptors, lab.rootless).map_err(|error| failure(&error))?;
     let program = &arguments.command[0];
     let mut command = Command::new(program);
     command.args(&arguments.command[1..]);

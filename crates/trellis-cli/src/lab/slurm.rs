@@ -16,7 +16,7 @@ use trellis_command::scratch::Scratch;
 use trellis_switch::lab::{Host, Lab};
 
 use super::failure;
-use super::ssh::{program, unwritten};
+use super::ssh::{FOLDERS, program, unwritten};
 
 /// How long the hosts may take until Slurm gives them work.
 pub(crate) const HOSTS: Deadline = Deadline {
@@ -40,7 +40,7 @@ impl Slurm {
         let find = |name, package| program("--slurm", name, package);
         let (munged, controller) = (find("munged", "munge")?, find("slurmctld", "slurm-wlm")?);
         let (daemon, status) = (find("slurmd", "slurm-wlm")?, find("sinfo", "slurm-wlm")?);
-        let slurm = Slurm { folder: Scratch::new("lab-slurm")? };
+        let slurm = Slurm { folder: Scratch::within(Path::new(FOLDERS), "lab-slurm")? };
         slurm.configure(lab.hosts())?;
         let Some(first) = lab.hosts().first() else {
             return Err(Failure::new(exit::USAGE, "--slurm needs a host; give --clients a number"));
@@ -58,13 +58,12 @@ impl Slurm {
         command.args(["--pid-file", &place("munge.pid"), "--log-file", &place("munge.log")]);
         command.args(["--seed-file", &place("munge.seed")]);
         slurm.spawn(first, "munged", command)?;
-        let named = |host: &Host, program: &Path| slurm.named(&host.plan().name, program);
-        let mut command = named(first, &controller);
-        command.args(["-c", "-D"]);
+        let mut command = Command::new(controller);
+        command.args(["-c", "-D"]).env(VARIABLE, slurm.configuration());
         slurm.spawn(first, "controller", command)?;
         for host in lab.hosts() {
-            let mut command = named(host, &daemon);
-            command.args(["-D", "-N", &host.plan().name]);
+            let mut command = Command::new(&daemon);
+            command.args(["-D", "-N", &host.plan().name]).env(VARIABLE, slurm.configuration());
             slurm.spawn(host, &host.plan().name, command)?;
         }
         let mut command = Command::new(status);
@@ -80,7 +79,7 @@ impl Slurm {
         self.folder.file("slurm.conf")
     }
 
-    /// slurm.conf(5), the names of the hosts, and the key that the daemons have in common.
+    /// slurm.conf(5), and the key that the daemons have in common.
     fn configure(&self, hosts: &[Host]) -> Result<(), Failure> {
         let put = |name: &str, contents: &[u8]| {
             let file = self.folder.file(name);
@@ -96,15 +95,13 @@ impl Slurm {
         put("munge.key", &key)?;
         restrict(&self.folder.file("munge.key"))?;
         folder("state")?;
-        let (mut names, mut nodes) = ("127.0.0.1 localhost\n".to_owned(), String::new());
+        let mut nodes = String::new();
         for host in hosts {
             let (name, address) = (&host.plan().name, host.plan().address);
             // Writing to a string does not fail.
-            let _ = writeln!(names, "{address} {name}");
             let _ = writeln!(nodes, "NodeName={name} NodeAddr={address} CPUs={TASKS_OF_HOST}");
             folder(&format!("temporary-{name}"))?;
         }
-        put("hosts", names.as_bytes())?;
         let first =
             hosts.first().map_or_else(String::new, |host| format!("{0}({1})", host.plan().name, host.plan().address));
         let place = self.folder.path().display();
@@ -118,16 +115,6 @@ impl Slurm {
              {nodes}PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
         );
         put("slurm.conf", settings.as_bytes())
-    }
-
-    /// A daemon, and what it starts, on a host that has its own name and knows the others' names.
-    fn named(&self, host: &str, program: &Path) -> Command {
-        let script =
-            "hostname \"$0\" && mount -t proc proc /proc && mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--uts", "sh", "-c", script, host]).arg(self.folder.file("hosts")).arg(program);
-        command.env(VARIABLE, self.configuration());
-        command
     }
 
     fn spawn(&self, host: &Host, name: &str, mut command: Command) -> Result<(), Failure> {

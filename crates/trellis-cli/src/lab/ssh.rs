@@ -32,6 +32,9 @@ const PORT: u16 = 22;
 /// sshd(8) gives up its rights in this folder, which packages make when they start it.
 const EMPTY: &str = "/run/sshd";
 
+/// The folder of a lab's folders: hosts have it even if they have temporary files of their own.
+pub(super) const FOLDERS: &str = "/run";
+
 /// The keys and the settings of a lab's ssh.
 pub(super) struct Ssh {
     folder: Scratch,
@@ -41,7 +44,7 @@ impl Ssh {
     /// Starts a server in each host.
     pub(super) fn start(lab: &Lab) -> Result<Ssh, Failure> {
         let server = program("--ssh", "sshd", "openssh-server")?;
-        let ssh = Ssh { folder: Scratch::new("lab-ssh")? };
+        let ssh = Ssh { folder: Scratch::within(Path::new(FOLDERS), "lab-ssh")? };
         let keygen = program("--ssh", "ssh-keygen", "openssh-client")?;
         for key in ["user", "host"] {
             ssh.make_key(&keygen, key)?;
@@ -102,10 +105,9 @@ impl Ssh {
         )
     }
 
-    /// The server of a host, which has the host's name.
+    /// The server of a host.
     fn server(&self, server: &Path, host: &str) -> Command {
-        let mut command = Command::new("unshare");
-        command.args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host]).arg(server);
+        let mut command = Command::new(server);
         command.args(["-D", "-f", "/dev/null", "-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PidFile=none"]);
         // A launcher logs in many times at once.
         command.args(["-o", "MaxStartups=200", "-o", "MaxSessions=200"]);

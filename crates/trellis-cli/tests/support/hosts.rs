@@ -132,6 +132,12 @@ impl Hosts {
     }
 }
 
+/// The command that a `trellis lab run` started.
+pub(crate) fn command_in(run: &Run) -> i32 {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).expect("Linux lists them");
+    children.split_whitespace().next().expect("it runs its command").parse().expect("a number")
+}
+
 /// Everything that a command said.
 pub(crate) fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)

@@ -1,4 +1,4 @@
-//! A lab: hosts that are network namespaces of this machine, connected by a switch.
+//! A lab: hosts that are namespaces of this machine, connected by a switch.
 //!
 //! # Contract
 //!
@@ -8,6 +8,8 @@
 //! - Every host has one interface, `e0`, one route to the whole cluster with one neighbour that never changes, and all
 //!   addresses of its own prefix. It accepts what the switch delivers to it, for any address; what it sends to another
 //!   host's address leaves through the switch.
+//! - Every host has its own host name, its own `/etc/hosts`, which knows all of them, and its own mounts: what is mounted
+//!   in it is nowhere else. It has the machine's files, users and, unless the plan says otherwise, its `/tmp`.
 //! - The switch knows the prefix of every host from the start, and sends requests to *anywhere* to the first server.
 //!
 //! It must never change the namespaces of the calling thread: what has to happen elsewhere happens on threads that end.
@@ -30,7 +32,7 @@ use crate::error::SwitchError;
 use crate::switch::Switch;
 use crate::switches::{self, Wiring};
 use crate::sys;
-use namespace::Network;
+use namespace::{Machine, Network};
 
 pub use alone::alone;
 pub use plan::{HOSTS_MAX, HostPlan, Plan, Role};
@@ -40,6 +42,7 @@ pub struct Host {
     plan: HostPlan,
     side: u32,
     network: Network,
+    machine: Machine,
 }
 
 impl Host {
@@ -55,10 +58,11 @@ impl Host {
         self.side
     }
 
-    /// The number of its namespace's descriptor in this process.
+    /// The numbers of its namespaces' descriptors in this process: its network, its name, its mounts.
     #[must_use]
-    pub fn descriptor(&self) -> RawFd {
-        self.network.as_fd().as_raw_fd()
+    pub fn descriptors(&self) -> [RawFd; 3] {
+        let [name, mounts] = self.machine.descriptors();
+        [self.network.as_fd(), name, mounts].map(|descriptor| descriptor.as_raw_fd())
     }
 
     /// Runs a function in the host, on a thread of its own. What it opens remains in the host.
@@ -67,7 +71,7 @@ impl Host {
     ///
     /// [`SwitchError::System`] if the thread cannot be created or moved.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
-        self.network.run(work)
+        self.network.run(|| self.machine.enter().map(|()| work()))?
     }
 
     /// A socket for UDP in the host, which may be bound to any address and port, including unassigned ones.
@@ -127,8 +131,11 @@ impl Lab {
         plan.check()?;
         let middle = Network::new()?;
         let mut hosts = Vec::new();
-        for plan in plan.hosts() {
-            hosts.push(Host { plan, side: 0, network: Network::new()? });
+        let names = plan.host_names();
+        for host in plan.hosts() {
+            let files = [("/etc/hosts", names.clone()), ("/etc/hostname", host.name.clone() + "\n")];
+            let machine = Machine::new(&host.name, &files, plan.has_own_tmp)?;
+            hosts.push(Host { plan: host, side: 0, network: Network::new()?, machine });
         }
         wiring::join(plan, &middle, &hosts)?;
         let switch = started(plan, &middle, &hosts)?;

@@ -1,4 +1,4 @@
-//! A network namespace, held by a descriptor. It has no name, and ends when no descriptor refers to it.
+//! The namespaces of a host, held by descriptors. They have no names, and end when no descriptor refers to them.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,6 +26,28 @@ impl Network {
 impl AsFd for Network {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// What a host has of its own besides a network: its host name, and what is mounted where.
+pub(super) struct Machine([File; 2]);
+
+impl Machine {
+    /// A new one, with these contents of files.
+    pub(super) fn new(name: &str, files: &[(&str, String)], has_own_tmp: bool) -> Result<Machine, SwitchError> {
+        let made = apart(|| sys::new_machine(name, files, has_own_tmp))?;
+        made.map(Machine).map_err(|error| SwitchError::system(format!("make the mounts of host {name}"), &error))
+    }
+
+    /// Moves the calling thread, which must be one of [`Network::run`], into it.
+    pub(super) fn enter(&self) -> Result<(), SwitchError> {
+        sys::enter_machine(self.descriptors())
+            .map_err(|error| SwitchError::system("enter the mounts of a host", &error))
+    }
+
+    /// Those of its name and its mounts.
+    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        self.0.each_ref().map(AsFd::as_fd)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Plan {
     pub redirects_max: u32,
     /// Where the switch `bpf` is attached.
     pub attach: Attach,
+    /// Whether each host has a `/tmp` of its own.
+    pub has_own_tmp: bool,
 }
 
 /// The role of a host.
@@ -103,6 +105,12 @@ impl Plan {
         Cluster::new(hash ^ hash >> 24)
     }
 
+    /// hosts(5): the names of all hosts.
+    pub(super) fn host_names(&self) -> String {
+        let hosts = self.hosts().into_iter().map(|host| format!("{} {}\n", host.address, host.name));
+        std::iter::once("127.0.0.1 localhost\n::1 localhost\n".to_owned()).chain(hosts).collect()
+    }
+
     /// Its hosts, clients first.
     #[must_use]
     pub fn hosts(&self) -> Vec<HostPlan> {
@@ -135,6 +143,7 @@ mod tests {
             mtu_bytes: 9000,
             redirects_max: 16,
             attach: Attach::Auto,
+            has_own_tmp: false,
         }
     }
 

@@ -49,19 +49,23 @@ pub fn with_children<T>(work: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Moves this process into a host of a lab: its network at once, its process namespace for future children.
+/// Moves this process into a host of a lab, given by its descriptors: its network, its name and its mounts at once, its
+/// process namespace for future children.
 ///
 /// # Errors
 ///
-/// [`SwitchError::System`] if the init process is gone or belongs to another user.
-pub fn enter(init: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError> {
+/// [`SwitchError::System`] if the init process is gone or belongs to another user, or the host lacks the folder in which
+/// this process is.
+pub fn enter(init: i32, host: [RawFd; 3], rootless: bool) -> Result<(), SwitchError> {
     let open = |what: String| {
         let file = format!("/proc/{init}/{what}");
         File::open(&file).map_err(|error| SwitchError::system(format!("open {file}"), &error))
     };
     // All are opened first: once moved, this process may not access the init process any more.
     let user = rootless.then(|| open("ns/user".to_owned())).transpose()?;
-    let (processes, network) = (open("ns/pid".to_owned())?, open(format!("fd/{host}"))?);
+    let processes = open("ns/pid".to_owned())?;
+    let [network, name, mounts] = host.map(|descriptor| open(format!("fd/{descriptor}")));
+    let (network, name, mounts) = (network?, name?, mounts?);
     let enter = |what: &str, namespace: &File, kind| {
         sys::enter(namespace.as_fd(), kind)
             .map_err(|error| SwitchError::system(format!("enter the {what} namespace of the lab"), &error))
@@ -70,7 +74,9 @@ pub fn enter(init: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError> 
         enter("user", &user, LinkNameSpaceType::User)?;
     }
     enter("process", &processes, LinkNameSpaceType::ProcessID)?;
-    enter("network", &network, LinkNameSpaceType::Network)
+    enter("network", &network, LinkNameSpaceType::Network)?;
+    sys::enter_machine([name.as_fd(), mounts.as_fd()])
+        .map_err(|error| SwitchError::system("enter the mounts of the host", &error))
 }
 
 /// Makes a command end when this process ends.

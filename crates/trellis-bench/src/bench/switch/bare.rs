@@ -24,9 +24,10 @@ pub(crate) fn join(lab: &Lab, client: &Host, server: &Host) -> Result<[HostPrefi
     let cluster = Cluster::new(lab.cluster().number() ^ 1);
     let macs = ["02:bc:00:00:00:01", "02:bc:00:00:00:02"];
     let mtu = lab.plan().mtu_bytes;
-    // This process's number in its process namespace differs from the one in the mounted /proc.
-    let own = std::fs::read_link("/proc/self").map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
-    let there = format!("/proc/{}/fd/{}", own.display(), server.descriptor());
+    // This process's number in the host's /proc, which may differ from those in its process namespace and elsewhere.
+    let own = client.run(|| std::fs::read_link("/proc/self")).map_err(|error| inside::failure(&error))?;
+    let own = own.map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
+    let there = format!("/proc/{}/fd/{}", own.display(), server.descriptors()[0]);
     let [near, far] = macs;
     let pair = format!(
         "link add {INTERFACE} mtu {mtu} address {near} type veth peer name {INTERFACE} mtu {mtu} address {far} netns {there}"
