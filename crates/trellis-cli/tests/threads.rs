@@ -434,7 +434,7 @@ fn what_is_not_supported_is_named() {
     let refused = on(2, &static_one, &[], folder.path());
     assert_eq!(refused.code, Some(126), "{refused:?}");
     assert!(refused.stderr.contains("cannot run on several nodes: it is linked statically"), "{refused:?}");
-    let catcher = command(&["threads", "-n", "2", "--set", "catch=signal", "true"]).output().expect("it runs");
+    let catcher = command(&["threads", "-n", "2", "--set", "catch=mprotect", "true"]).output().expect("it runs");
     assert_eq!(catcher.status.code(), Some(78));
 }
 

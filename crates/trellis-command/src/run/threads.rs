@@ -161,14 +161,12 @@ pub fn threads(arguments: ThreadsArguments) -> Ending {
         if let Some(relaxed) = relaxed(races, rules, plan) {
             plan.variables.push((RELAXED_VARIABLE.to_owned(), relaxed.into()));
         }
-        match plan.settings.iter().find(|(key, value)| key == "catch" && value != "handler") {
-            Some((_, value)) => Err(Failure::new(
+        match plan.settings.iter().any(|(key, value)| key == "catch" && value == "mprotect") {
+            true => Err(Failure::new(
                 exit::CONFIGURATION,
-                format!(
-                    "--set catch={value}: trellis threads needs the catcher `handler`, with which stacks can be shared"
-                ),
+                "--set catch=mprotect: stacks cannot be shared with it; leave the key catch out",
             )),
-            None => Ok(()),
+            false => Ok(()),
         }
     })
 }
