@@ -47,10 +47,9 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["test", "--workspace", "--locked", "--no-run"]);
     step::command("build the tests", &mut build)?;
-    // Tests link programs with the library beside the command; cargo does not put it there when it builds only tests.
-    let mut library = workspace.cargo();
-    library.args(["build", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
-    step::command("build the library beside the command", &mut library)?;
+    // Tests use the libraries beside the command; cargo does not put them there when it builds only tests, and older ones
+    // would be used.
+    workspace.build(Profile::Debug)?;
     compiler::build(workspace, Profile::Debug)
 }
 
