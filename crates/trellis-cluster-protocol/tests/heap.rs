@@ -1,4 +1,4 @@
-//! Whom a call of the heap waits for. `trellis check heap` visits every interleaving of small programs, and `trellis check
+//! The nodes for which a call of the heap waits. `trellis check heap` visits every interleaving of small programs, and `trellis check
 //! swarm` makes random calls at many nodes.
 
 use trellis_cluster_protocol::NodeId;

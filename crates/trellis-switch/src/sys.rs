@@ -75,7 +75,7 @@ pub(crate) fn own_folder(folder: &str) -> io::Result<()> {
     mount_memory(folder, MountFlags::NOEXEC)
 }
 
-/// Lets the calling thread mount for itself alone. What the machine mounts later appears there, too.
+/// Lets the calling thread mount for itself alone. Later mounts of the machine appear there, too.
 fn own_mounts() -> io::Result<()> {
     unshare(UnshareFlags::NEWNS)?;
     Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)?)

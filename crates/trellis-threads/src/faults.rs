@@ -51,7 +51,7 @@ pub(crate) fn are_served_in_thread() -> bool {
 /// The kernel leaves the stack alone while a handler runs (sigaltstack(2)), which may be on another one meanwhile.
 const SS_AUTODISARM: c_int = 1 << 31;
 
-/// What each thread said of its alternate stack: address, size, and whether it has one.
+/// The alternate stack that each thread has set: its address, its size, and whether there is one.
 static SAID: [[AtomicUsize; 3]; SLOTS] = [const { [const { AtomicUsize::new(0) }; 3] }; SLOTS];
 /// Where the stack of each thread was when its last system call came.
 static CALLED_AT: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];

@@ -48,7 +48,7 @@ pub(crate) struct Begin {
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 4;
+pub(crate) const VERSION: usize = 5;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {

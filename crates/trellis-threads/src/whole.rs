@@ -231,19 +231,21 @@ unsafe fn direct(function: Function, shape: Shape, [a, b, c, d, e, f]: Arguments
 /// A call without a function: its memory is brought here, as far as its size can be guessed, and it is made again if the
 /// kernel did not find it. That another node takes a page each time is as good as impossible.
 unsafe fn touched(number: i64, arguments: Arguments) -> isize {
-    const TRIES_MAX: usize = 100;
-    const PAGES: usize = 16;
+    const TRIES_MAX: usize = 200;
+    const PAGES_MAX: usize = 16;
     let mut answer = 0;
-    for _ in 0..TRIES_MAX {
+    for attempt in 0..TRIES_MAX {
         // SAFETY: the caller's promise.
         answer = unsafe { call(number, arguments) };
         if answer != -(libc::EFAULT as isize) {
             break;
         }
-        let pages = |argument: usize| {
-            (0..PAGES).map(move |page| if page == 0 { argument } else { (argument & !(PAGE - 1)) + page * PAGE })
+        // Most memory is in one page. The first page of each comes last: others could be taken while the next ones come.
+        let pages = (1 + attempt / 8).min(PAGES_MAX);
+        let places = |argument: usize| {
+            (1..pages).rev().map(move |page| (argument & !(PAGE - 1)) + page * PAGE).chain([argument])
         };
-        for address in arguments.into_iter().filter(|argument| may_fail(*argument)).flat_map(pages) {
+        for address in arguments.into_iter().filter(|argument| may_fail(*argument)).flat_map(places) {
             if !may_fail(address) {
                 continue;
             }

@@ -67,7 +67,7 @@ pub struct Begin {
     threads: usize,
 }
 
-const VERSION: usize = 4;
+const VERSION: usize = 5;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;

@@ -1,4 +1,4 @@
-//! What a node of the model does with the effects of its steps.
+//! Carries out the effects of a step at a node of the model.
 //!
 //! Promises: a message leaves with the notices that its node attaches, unless the instance has a fault. It must never
 //! decide anything.

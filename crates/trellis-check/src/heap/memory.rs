@@ -71,7 +71,7 @@ struct Node {
     unseen: Vec<Publication>,
 }
 
-/// What a publication has of one page.
+/// The part of a publication that concerns one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Publication {
     page: u32,

@@ -2,7 +2,7 @@
 //!
 //! Every node has its part of the heap, and a call takes the steps that a runtime carries out ([`Call`]). Any thread may free
 //! any block. Stores are known at once here, so that nothing has to be published. What must hold: blocks do not overlap, and
-//! no page has blocks of two nodes. What is no block is refused. At the end every page is free or at a node that needs it.
+//! no page has blocks of two nodes. An address without a block is refused. At the end every page is free or at a node that needs it.
 //!
 //! It must never let a program use a block that it does not have.
 

@@ -64,7 +64,7 @@ pub(super) struct World<'a, S: Start> {
     pub(super) is_healed: bool,
     /// Threads that are not done.
     pub(super) busy_threads: usize,
-    /// Who holds a lock, who has entered a barrier how often, and which blocks there are.
+    /// The holders of locks, the entries into barriers, and the blocks of the heap.
     pub(super) lock_holders: BTreeMap<u64, u16>,
     pub(super) arrivals: Vec<u32>,
     pub(super) blocks: Blocks,

@@ -172,7 +172,7 @@ choices! {
 }
 
 choices! {
-    /// What started the nodes of a job, and lets them find each other.
+    /// The launcher of a job, through which its nodes find each other.
     Engine {
         /// Open MPI, PRRTE, or Slurm with `--mpi=pmix`: through libpmix.
         Pmix = "pmix",

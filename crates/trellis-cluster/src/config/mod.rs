@@ -377,7 +377,7 @@ impl Origin {
         ConfigError { place: self.to_string(), what: what.into() }
     }
 
-    /// What is larger overrides what is smaller.
+    /// A larger value overrides a smaller one.
     fn strength(&self) -> u8 {
         match self {
             Origin::Flag(_) | Origin::Program(_) => 2,

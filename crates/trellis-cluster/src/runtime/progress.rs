@@ -469,18 +469,26 @@ impl Node {
     /// of the program's: the service thread receives as if they were not there.
     fn sleep_apart(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
         loop {
-            if ticket.is_done() {
-                return Waited::Done;
+            match self.next_sleep(ticket, deadline) {
+                Ok(timeout) => ticket.sleep(timeout),
+                Err(waited) => return waited,
             }
-            if self.failure.is_set() {
-                return Waited::Failed;
-            }
-            let now = self.now();
-            if now >= deadline {
-                return Waited::TooLong;
-            }
-            ticket.sleep(SLEEP_MAX.min(Duration::from_nanos(deadline - now)));
         }
+    }
+
+    /// How long a waiting thread may sleep before it looks again; the error is how its wait ended.
+    fn next_sleep(&self, ticket: &Ticket<'_>, deadline: u64) -> Result<Duration, Waited> {
+        if ticket.is_done() {
+            return Err(Waited::Done);
+        }
+        if self.failure.is_set() {
+            return Err(Waited::Failed);
+        }
+        let now = self.now();
+        if now >= deadline {
+            return Err(Waited::TooLong);
+        }
+        Ok(SLEEP_MAX.min(Duration::from_nanos(deadline - now)))
     }
 
     fn poll_or_sleep<'a>(&'a self, mut early: Option<Polling<'a>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
@@ -494,14 +502,10 @@ impl Node {
                 polling.end();
                 return Waited::Done;
             }
-            if self.failure.is_set() {
-                return Waited::Failed;
-            }
-            let now = self.now();
-            if now >= deadline {
-                return Waited::TooLong;
-            }
-            let timeout = SLEEP_MAX.min(Duration::from_nanos(deadline - now));
+            let timeout = match self.next_sleep(ticket, deadline) {
+                Ok(timeout) => timeout,
+                Err(waited) => return waited,
+            };
             if polling.sleep(ticket, timeout) {
                 early = Some(polling);
                 continue;

@@ -29,7 +29,7 @@ impl AsFd for Network {
     }
 }
 
-/// What a host has of its own besides a network: its host name, and what is mounted where.
+/// The name and the mounts of a host, which has them for itself as it has its network.
 pub(super) struct Machine([File; 2]);
 
 impl Machine {
