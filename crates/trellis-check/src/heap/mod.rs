@@ -481,13 +481,13 @@ impl World {
 
     fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
         let mut acting = Acting { world: self, node };
-        stepped(node, guarded(|| Node::step(&mut acting, node::Input::Heap(input))))
+        stepped(node, guarded(|| node::take_fact(&mut acting, node::Input::Heap(input))))
     }
 
     fn deliver(&mut self, index: usize) -> Result<(), String> {
         let Envelope { from, to, message, knowledge } = (*self.network.swap_remove(index)).clone();
         let mut acting = Acting { world: self, node: to };
-        stepped(to, guarded(|| Node::receive(&mut acting, NodeId(from), message, &knowledge)))
+        stepped(to, guarded(|| node::receive(&mut acting, NodeId(from), message, &knowledge)))
     }
 
     fn heap(&self, node: u16) -> &Heap {

@@ -388,7 +388,13 @@ impl Node {
     }
 
     fn refresh(&mut self, setup: &Setup, out: &mut Out) {
-        let Some(notices) = self.consistency().refresh() else { return };
+        let acquired = node::acquired(&mut self.acting(setup, out), false);
+        let Some(notices) = acquired.unwrap_or_else(|what| {
+            out.problem(what);
+            None
+        }) else {
+            return;
+        };
         let mut notices: Vec<Notice> = notices.collect();
         faults::alter_notices(setup.fault, &mut notices);
         let applied = node::apply(&mut self.acting(setup, out), notices.into_iter());
@@ -413,14 +419,14 @@ impl Node {
             }
             Packet::Sync { message, knowledge } => {
                 let message = wire::Message::Sync(*message);
-                let received = node::Node::receive(&mut self.acting(setup, out), NodeId(from), message, knowledge);
+                let received = node::receive(&mut self.acting(setup, out), NodeId(from), message, knowledge);
                 out.check(received);
             }
         }
     }
 
     fn take(&mut self, setup: &Setup, input: node::Input, out: &mut Out) {
-        let stepped = node::Node::step(&mut self.acting(setup, out), input);
+        let stepped = node::take_fact(&mut self.acting(setup, out), input);
         out.check(stepped);
     }
 

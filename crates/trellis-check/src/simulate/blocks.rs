@@ -177,7 +177,7 @@ impl<S: Start> World<'_, S> {
     }
 
     fn step_heap(&mut self, node: u16, input: Input) -> Result<(), String> {
-        node::Node::step(&mut self.at(node), node::Input::Heap(input))
+        node::take_fact(&mut self.at(node), node::Input::Heap(input))
     }
 
     fn end_heap_call(&mut self, node: u16, index: u8, answer: Answer) -> Result<(), String> {

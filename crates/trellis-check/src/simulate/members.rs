@@ -13,7 +13,7 @@ use super::scenario::Scenario;
 use super::world::World;
 use crate::model::Stepping;
 use trellis_base::Random;
-use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
+use trellis_cluster_protocol::membership::{self, Effect, Input as Fact, Membership};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, node, wire};
 
 /// After so long without a word a peer counts as lost.
@@ -198,7 +198,7 @@ impl<S: Start> World<'_, S> {
 
     /// One fact for the membership of a node.
     pub(super) fn member(&mut self, node: u16, fact: Fact) -> Result<(), String> {
-        node::Node::step(&mut self.at(node), node::Input::Membership(fact))?;
+        node::take_fact(&mut self.at(node), node::Input::Membership(fact))?;
         self.take_over(node)
     }
 
@@ -259,9 +259,9 @@ impl<S: Start> World<'_, S> {
         self.recorder.note(self.now, || format!("n{node} learns that n{crashed} is lost"));
         self.end_node(node, State::Failed(peer, self.now));
         self.members.unaware -= 1;
-        for other in (0..self.nodes.len() as u16).filter(|&other| other != node) {
-            if self.nodes[usize::from(other)].is_present() {
-                self.send(node, NodeId(other), wire::Message::Membership(Message::Fail(peer)))?;
+        for (other, message) in membership::failure_messages(NodeId(node), self.nodes.len() as u16, peer) {
+            if self.nodes[usize::from(other.0)].is_present() {
+                self.send(node, other, wire::Message::Membership(message))?;
             }
         }
         Ok(())

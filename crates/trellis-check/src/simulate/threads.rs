@@ -207,7 +207,7 @@ impl<S: Start> World<'_, S> {
 
     /// The protocol hears of everything whose time has come.
     pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
-        node::Node::step(&mut self.at(node), node::Input::Due)
+        node::take_fact(&mut self.at(node), node::Input::Due)
     }
 
     /// The access happens now.

@@ -198,7 +198,7 @@ impl<'a, S: Start> World<'a, S> {
 
     /// One fact for the locks, barriers and words of a node.
     pub(super) fn synchronise(&mut self, node: u16, input: sync::Input) -> Result<(), String> {
-        node::Node::step(&mut self.at(node), node::Input::Sync(input))
+        node::take_fact(&mut self.at(node), node::Input::Sync(input))
     }
 
     pub(super) fn send(&mut self, from: u16, to: NodeId, message: wire::Message) -> Result<(), String> {
@@ -260,7 +260,7 @@ impl<'a, S: Start> World<'a, S> {
                 self.hand_over(from, to, message)
             }
             message => {
-                node::Node::receive(&mut self.at(to), NodeId(from), message, &[])?;
+                node::receive(&mut self.at(to), NodeId(from), message, &[])?;
                 self.take_over(to)
             }
         }

@@ -353,6 +353,8 @@ pub struct Heap {
     surplus: Vec<u32>,
     /// Page and owner, by the page's number modulo the size.
     owners: Vec<Option<(u32, NodeId)>>,
+    /// Room for the effects of a step; empty between steps.
+    room: Vec<Effect>,
 }
 
 impl Heap {
@@ -366,7 +368,16 @@ impl Heap {
             calls: BTreeMap::new(),
             surplus: Vec::new(),
             owners: vec![None; REMEMBERED.min(end_page.saturating_sub(first_page) as usize).max(1)],
+            room: Vec::new(),
         }
+    }
+
+    pub(crate) fn take_room(&mut self) -> Vec<Effect> {
+        core::mem::take(&mut self.room)
+    }
+
+    pub(crate) fn give_room(&mut self, empty: Vec<Effect>) {
+        self.room = empty;
     }
 
     /// Takes one fact and pushes the effects that follow from it.

@@ -206,8 +206,10 @@ enum Stage {
     /// Connects to the others.
     Connecting,
     Member,
-    /// Wants to leave. Waits for its turn, or until its pages were taken.
+    /// Wants to leave, and waits for its turn.
     Departing,
+    /// Names its pages, and waits until they were taken.
+    HandingOver,
     /// Waits for the farewell of all other nodes.
     Going,
 }
@@ -216,6 +218,12 @@ enum Stage {
 enum Change {
     Comes(NodeId),
     Goes(NodeId),
+}
+
+/// What node `me`, which cannot go on because of `culprit`, tells every other of `nodes` that it can reach.
+pub fn failure_messages(me: NodeId, nodes: u16, culprit: NodeId) -> impl Iterator<Item = (NodeId, Message)> {
+    let others = (0..nodes).map(NodeId).filter(move |&peer| peer != me);
+    others.map(move |peer| (peer, Message::Fail(culprit)))
 }
 
 impl Membership {
@@ -343,6 +351,16 @@ impl Membership {
     }
 
     /// Whether the other founders stay until this node is gone: it waits for late nodes, or lets others in.
+    /// Whether it is, or was, this node's turn to leave ([`Effect::HandOver`]).
+    pub fn may_hand_over(&self) -> bool {
+        matches!(self.stage(), Some(Stage::HandingOver | Stage::Going))
+    }
+
+    /// Whether no other node needs this one any more ([`Effect::AllLeft`]).
+    pub fn has_finished(&self) -> bool {
+        self.finished
+    }
+
     fn gathers(&self) -> bool {
         self.gathering.is_some_and(|all| all.manager == self.me)
     }
@@ -389,7 +407,7 @@ impl Membership {
         let wanted = match elastic.stage {
             Stage::Calling => peer == elastic.coordinator,
             Stage::Connecting => elastic.expected[usize::from(peer.0)],
-            Stage::Member | Stage::Departing | Stage::Going => false,
+            Stage::Member | Stage::Departing | Stage::HandingOver | Stage::Going => false,
         };
         if wanted && self.linked[usize::from(peer.0)] && self.peers[usize::from(peer.0)] == Peer::Absent {
             effects.push(Effect::Send(peer, Message::Join));
@@ -420,8 +438,11 @@ impl Membership {
             Message::Behind(_) | Message::Handed(_) if self.changes() == Some(Change::Goes(peer)) => {
                 self.takes_over(message, effects);
             }
-            Message::Turn if self.hears_coordinator(peer, Stage::Departing) => effects.push(Effect::HandOver),
-            Message::Taken if self.hears_coordinator(peer, Stage::Departing) => {
+            Message::Turn if self.hears_coordinator(peer, Stage::Departing) => {
+                self.set_stage(Stage::HandingOver);
+                effects.push(Effect::HandOver);
+            }
+            Message::Taken if self.hears_coordinator(peer, Stage::HandingOver) => {
                 self.set_stage(Stage::Going);
                 self.tell_all(Message::Going, effects);
             }

@@ -3,35 +3,17 @@
 //! Promises: a node that leaves carries out [`LeavingStep::ALL`] in order, and goes on when the step before is over. Before a
 //! node is told that another one departs, nothing for that one is held back. It must never wait: its thread does.
 
-use super::{Carrier, LeavingStep, Parts, left_behind, take, take_due};
+use super::{Carrier, Holds, Input as Fact, LeavingStep, Parts, Whole, left_behind, take, take_due, take_fact};
 use crate::Nanoseconds;
 use crate::coherence::{Input, Purpose};
 use crate::membership;
 use crate::page::{NodeId, PageIndex, runs};
-use crate::sync::Waiter;
-
-/// A node that may join and leave.
-pub trait Member: Parts {
-    /// Passes on the tokens that it has ([`crate::sync::Input::Depart`]).
-    fn pass_tokens_on(&mut self) -> Result<(), Self::Breach>;
-
-    /// The membership takes this fact.
-    fn tell_members(&mut self, fact: membership::Input) -> Result<(), Self::Breach>;
-
-    /// Whether a step is over that waits for other nodes: [`LeavingStep::AwaitTurn`], [`LeavingStep::AwaitSynchronisation`],
-    /// [`LeavingStep::AwaitFarewells`].
-    fn has_come(&mut self, step: LeavingStep) -> bool;
-
-    /// Whether a checker leaves the step out.
-    fn skips(&self, _step: LeavingStep) -> bool {
-        false
-    }
-}
+use crate::sync::{self, Waiter};
 
 /// A reason for which the thread of a node that leaves waits before it continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// Something that other nodes do ([`Member::has_come`]).
+    /// Something that other nodes do.
     Others,
     /// A change of this page ([`Carrier::wait_for`]).
     Page(PageIndex),
@@ -55,12 +37,12 @@ impl Leaving {
     }
 
     /// Goes on as far as it can. Returns what it waits for; `None` when nothing is left to do. `waiter` is its thread.
-    pub fn go_on<P: Member>(
+    pub fn go_on<P: Whole>(
         &mut self,
         parts: &mut P,
         now: Nanoseconds,
         waiter: Waiter,
-    ) -> Result<Option<Awaited>, P::Breach> {
+    ) -> Result<Option<Awaited>, <P as Parts>::Breach> {
         while let Some(&step) = LeavingStep::ALL.get(self.place) {
             if !parts.skips(step)
                 && let Some(awaited) = self.carry_out(parts, step, now, waiter)?
@@ -72,22 +54,22 @@ impl Leaving {
         Ok(None)
     }
 
-    fn carry_out<P: Member>(
+    fn carry_out<P: Whole>(
         &self,
         parts: &mut P,
         step: LeavingStep,
         now: Nanoseconds,
         waiter: Waiter,
-    ) -> Result<Option<Awaited>, P::Breach> {
+    ) -> Result<Option<Awaited>, <P as Parts>::Breach> {
         // When every other node has said farewell, nobody is left for whom it could wait.
-        let is_alone = parts.has_come(LeavingStep::AwaitFarewells);
+        let is_alone = Leaving::has_come(parts, LeavingStep::AwaitFarewells);
         match step {
             LeavingStep::Announce => {
-                parts.pass_tokens_on()?;
-                parts.tell_members(membership::Input::Leave)?;
+                take_fact(parts, Fact::Sync(sync::Input::Depart))?;
+                take_fact(parts, Fact::Membership(membership::Input::Leave))?;
             }
             LeavingStep::AwaitTurn | LeavingStep::AwaitSynchronisation | LeavingStep::AwaitFarewells => {
-                return Ok((!is_alone && !parts.has_come(step)).then_some(Awaited::Others));
+                return Ok((!is_alone && !Leaving::has_come(parts, step)).then_some(Awaited::Others));
             }
             LeavingStep::AnswerDeferred => answer_deferred(parts)?,
             LeavingStep::AwaitRequests if is_alone => {}
@@ -106,15 +88,24 @@ impl Leaving {
         Ok(None)
     }
 
-    fn name_pages<P: Member>(&self, parts: &mut P) -> Result<(), P::Breach> {
+    /// Whether a step is over that waits for other nodes.
+    fn has_come<P: Whole>(parts: &mut P, step: LeavingStep) -> bool {
+        match step {
+            LeavingStep::AwaitTurn => parts.with_membership(|members| members.part().may_hand_over()),
+            LeavingStep::AwaitSynchronisation => parts.with_objects(|objects| objects.part().is_clear()),
+            _ => parts.with_membership(|members| members.part().has_finished()),
+        }
+    }
+
+    fn name_pages<P: Whole>(&self, parts: &mut P) -> Result<(), <P as Parts>::Breach> {
         for run in runs(0..self.pages) {
             let mut next = run.first().0;
             while let Some(behind) = { left_behind(&parts.hold_of(run.first()).shard().protocol, run, next) } {
                 next = behind.end();
-                parts.tell_members(membership::Input::Behind(behind))?;
+                take_fact(parts, Fact::Membership(membership::Input::Behind(behind)))?;
             }
         }
-        parts.tell_members(membership::Input::HandedOver)
+        take_fact(parts, Fact::Membership(membership::Input::HandedOver))
     }
 }
 

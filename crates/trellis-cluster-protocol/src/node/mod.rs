@@ -8,8 +8,9 @@
 //!
 //! [`Shard`] joins the decisions about the pages of one shard, and [`Consistency`] those about releases on the whole node.
 //! [`step`] lets a shard take a fact, and has a [`Carrier`] carry out what follows. A decision about several shards or
-//! other parts holds them one after the other ([`Parts`], [`Publisher`], [`Member`]): [`publish`], [`apply`], [`hear`],
-//! [`with_token`], [`LockedRange`], [`PageChange`], [`Leaving`], [`members_changed`].
+//! other parts holds them one after the other ([`Parts`], [`Whole`]): [`publish`], [`apply`], [`hear`], [`with_token`],
+//! [`LockedRange`], [`PageChange`], [`Leaving`], [`members_changed`]. Facts that are not about pages go to [`take_fact`] and
+//! [`receive`].
 //!
 //! The runtime keeps these values under locks of their own. [`Node`] is all of them as one value, as the checker's clusters
 //! have it. Both drive the same code, which keeps the rules of the crate: no clock, no thread, no bytes of pages.
@@ -17,6 +18,7 @@
 pub mod change;
 mod consistency;
 mod departure;
+mod dispatch;
 mod frozen;
 mod knowledge;
 mod leaving;
@@ -32,7 +34,8 @@ mod timers;
 mod whole;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
-pub use departure::{Awaited, Leaving, Member, answer_deferred, answer_held, members_changed};
+pub use departure::{Awaited, Leaving, answer_deferred, answer_held, members_changed};
+pub use dispatch::{Holds, Input, Outlet, Sent, Whole, inquire, receive, step_heap, step_objects, take_fact};
 pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};
@@ -40,11 +43,9 @@ use marks::Marks;
 pub use open_pages::STORED_IN_A_ROW;
 pub use page_change::{Next, PageChange, change_run, thaw};
 pub use range_locks::{GivenBack, LockStep, LockedRange, RangeLockCall, RangeLocks, give_back_all, locked};
-pub use releases::{
-    Publisher, Releases, apply, drop_copies, enters, hear, leaves, look_for_stores, publish, published, with_token,
-};
+pub use releases::{Releases, acquired, apply, enters, hear, leaves, look_for_stores, publish, published, with_token};
 pub use shard::{Order, Shard};
 pub use step::{Carrier, Parts, looks, runs_on, step, take, take_due};
 pub use take_over::{TakeOver, Taking};
 pub use timers::{Resumes, Timers};
-pub use whole::{Effects, Input, Node};
+pub use whole::{Effects, Node};

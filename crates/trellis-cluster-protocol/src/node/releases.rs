@@ -2,20 +2,21 @@
 //!
 //! A node that is about to release something publishes what it stored: [`look_for_stores`], [`publish`], a wait until the
 //! publication is over ([`Releases::publication_is_over`]), [`Consistency::end`] even if it took too long. After an acquire it
-//! applies what was released to it ([`Consistency::refresh`], [`apply`]). A message that may release something is used when everything that it
+//! applies what was released to it ([`acquired`], [`apply`]). A message that may release something is used when everything that it
 //! depends on is known ([`hear`]). Before the token of a lock leaves, the pages that go with it are sent ([`with_token`]).
 //!
 //! Promises: each part is stepped alone, and no part is held while another one is stepped, except the knowledge of
 //! releases, which shards need. A shard owes its answer before it is told to publish. It must never wait.
 
-use super::{Carrier, Consistency, Parts, Piggybacking, PublicationLimits, step, take};
+use super::dispatch::{Outcome, use_message};
+use super::{Carrier, Consistency, Holds, Piggybacking, PublicationLimits, Refreshing, Whole, step, take};
 use crate::coherence::Input;
 use crate::coherence::hlrc::intervals::Notice;
 use crate::page::{NodeId, PageRange, runs};
-use crate::sync::{self, Sync, Waiter};
+use crate::sync::{self, Waiter};
 use crate::wire::Message;
 use alloc::vec::Vec;
-use core::ops::{DerefMut, Range};
+use core::ops::DerefMut;
 
 /// The knowledge that a node has of releases. It is reached while a shard is held too.
 pub trait Releases {
@@ -26,43 +27,9 @@ pub trait Releases {
     fn publication_is_over(&mut self, publisher: Waiter);
 }
 
-/// A node under release consistency.
-pub trait Publisher: Parts + Releases {
-    /// Locks, barriers and other objects, when they are held.
-    type Synchronisation: AsRef<Sync>;
-
-    /// Holds the objects.
-    fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut Self::Synchronisation) -> R) -> R;
-
-    /// Whether some page is under release consistency.
-    fn has_releases(&mut self) -> bool;
-
-    /// Whether stores may have to be looked for in this shard.
-    fn is_watching(&mut self, shard: u32) -> bool;
-
-    /// Passes to `found` those of `pages` that the kernel marked.
-    fn stores_in(
-        &mut self,
-        pages: Range<u32>,
-        found: impl FnMut(&mut Self, Range<u32>) -> Result<(), Self::Breach>,
-    ) -> Result<(), Self::Breach>;
-
-    /// The pages that may go with the token of a lock to `to`.
-    fn piggybacking(&self, to: NodeId) -> Piggybacking;
-
-    /// Uses a message about objects or the heap.
-    fn use_message(&mut self, from: NodeId, message: Message) -> Result<(), Self::Breach>;
-
-    /// No correct peer sends this.
-    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), Self::Breach>;
-}
-
-/// The outcome of a decision.
-type Outcome<P> = Result<(), <P as Parts>::Breach>;
-
 /// Tells the protocols which pages were stored to: they stay open and differ from their twins, or the kernel marked them.
 /// `chunks` is room for the pages at which the kernel looks.
-pub fn look_for_stores<P: Publisher>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
+pub fn look_for_stores<P: Whole>(parts: &mut P, chunks: &mut Vec<PageRange>) -> Outcome<P> {
     chunks.clear();
     let mut stored = Vec::new();
     for number in 0..parts.shards() {
@@ -96,7 +63,7 @@ fn note_marked<C: Carrier>(held: &mut C, run: PageRange) -> Result<(), C::Breach
 }
 
 /// Every shard publishes; thread `publisher` waits until the publication is over.
-pub fn publish<P: Publisher>(parts: &mut P, publisher: Waiter, limits: &PublicationLimits) -> Outcome<P> {
+pub fn publish<P: Whole>(parts: &mut P, publisher: Waiter, limits: &PublicationLimits) -> Outcome<P> {
     parts.consistency().begin(publisher);
     for number in 0..parts.shards() {
         let mut held = parts.hold(number);
@@ -118,7 +85,7 @@ pub fn published(releases: &mut impl Releases) {
 }
 
 /// A call of the program is about to reach the objects.
-pub fn enters<P: Publisher>(parts: &mut P, call: &sync::Input) {
+pub fn enters<P: Whole>(parts: &mut P, call: &sync::Input) {
     if let sync::Input::Arrive(barrier, ..) = *call
         && parts.has_releases()
     {
@@ -127,7 +94,7 @@ pub fn enters<P: Publisher>(parts: &mut P, call: &sync::Input) {
 }
 
 /// The call was answered, or its thread waits no longer.
-pub fn leaves<P: Publisher>(parts: &mut P, call: &sync::Input, is_answered: bool) {
+pub fn leaves<P: Whole>(parts: &mut P, call: &sync::Input, is_answered: bool) {
     if let sync::Input::Arrive(barrier, ..) = *call
         && parts.has_releases()
     {
@@ -135,15 +102,24 @@ pub fn leaves<P: Publisher>(parts: &mut P, call: &sync::Input, is_answered: bool
     }
 }
 
-/// Applies what was released to this node ([`Consistency::refresh`]).
-pub fn apply<P: Publisher>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
+/// What this node acquired outdates copies: returns the notices that [`apply`] applies before the acquire ends, if there are
+/// any. With `drops_all`, every copy is dropped before, so that a copy which the notices are about is one that came after.
+pub fn acquired<P: Whole>(parts: &mut P, drops_all: bool) -> Result<Option<Refreshing>, <P as super::Parts>::Breach> {
+    if drops_all {
+        drop_copies(parts)?;
+    }
+    Ok(parts.consistency().refresh())
+}
+
+/// Applies what was released to this node ([`acquired`]).
+pub fn apply<P: Whole>(parts: &mut P, mut notices: impl Iterator<Item = Notice>) -> Outcome<P> {
     notices
         .try_for_each(|Notice { range, stamp }| take(&mut parts.hold_of(range.first()), Input::Notice { range, stamp }))
 }
 
 /// Drops every copy, whether or not it is older than what was released to this node: a program that lacks synchronisation
 /// fails more often then. The kernel makes marks, which say where copies may be.
-pub fn drop_copies<P: Publisher>(parts: &mut P) -> Outcome<P> {
+fn drop_copies<P: Whole>(parts: &mut P) -> Outcome<P> {
     for number in 0..parts.shards() {
         let chunks: Vec<PageRange> = parts.hold(number).shard().watched().collect();
         for range in chunks {
@@ -155,13 +131,13 @@ pub fn drop_copies<P: Publisher>(parts: &mut P) -> Outcome<P> {
 
 /// Learns what is attached to a message that releases something ([`Message::releases`]). It is used now, or after what it
 /// depends on; earlier messages may have waited for what was learnt.
-pub fn hear<P: Publisher>(parts: &mut P, from: NodeId, message: Message, attached: &[u8]) -> Outcome<P> {
+pub fn hear<P: Whole>(parts: &mut P, from: NodeId, message: Message, attached: &[u8]) -> Outcome<P> {
     let heard = parts.consistency().knowledge.hear(from, message, attached);
     let mut next = heard.transpose().map(|heard| (from, heard));
     while let Some((from, heard)) = next {
         match heard {
-            Ok(message) => parts.use_message(from, message)?,
-            Err(why) => parts.refuse(from, why)?,
+            Ok(message) => use_message(parts, from, message)?,
+            Err(why) => parts.breach(from, why)?,
         }
         next = parts.consistency().knowledge.next_usable();
     }
@@ -174,22 +150,21 @@ pub fn hear<P: Publisher>(parts: &mut P, from: NodeId, message: Message, attache
 /// They are sent while the objects are not held, so a node may request the lock meanwhile, or a thread may take it. These
 /// pages then arrive like a message that was overtaken, which the protocols allow.
 #[inline]
-pub fn with_token<P: Publisher, R>(
+pub fn with_token<P: Whole, R>(
     parts: &mut P,
     input: &sync::Input,
-    act: impl FnOnce(&mut P::Synchronisation) -> R,
-) -> Result<R, <P as Parts>::Breach> {
+    act: impl FnOnce(&mut P::Objects) -> R,
+) -> Result<R, <P as super::Parts>::Breach> {
     if !parts.has_releases() {
-        return Ok(parts.with_synchronisation(act));
+        return Ok(parts.with_objects(act));
     }
     let (mut act, mut sent_to) = (Some(act), None);
     loop {
-        let acted = parts.with_synchronisation(|objects| {
-            match (*objects).as_ref().token_goes_to(input).filter(|to| Some(*to) != sent_to) {
+        let acted =
+            parts.with_objects(|objects| match objects.part().token_goes_to(input).filter(|to| Some(*to) != sent_to) {
                 Some(to) => Err(to),
                 None => Ok(act.take().expect("it ends the loop")(objects)),
-            }
-        });
+            });
         match acted {
             Ok(acted) => return Ok(acted),
             Err(to) => {
@@ -201,8 +176,8 @@ pub fn with_token<P: Publisher, R>(
 }
 
 /// Sends the pages that this node published last to `to`, the next holder of a lock.
-fn piggyback<P: Publisher>(parts: &mut P, to: NodeId) -> Outcome<P> {
-    let mut piggybacking = parts.piggybacking(to);
+fn piggyback<P: Whole>(parts: &mut P, to: NodeId) -> Outcome<P> {
+    let mut piggybacking = Piggybacking::new(to, parts.page_bytes(), parts.has_changed_protocols());
     for number in 0..parts.shards() {
         if piggybacking.is_over() {
             break;

@@ -60,6 +60,11 @@ pub trait Carrier {
     /// This thread is woken when something about `page` has changed. A thread that looks again by itself needs no wake.
     fn wait_for(&mut self, _page: PageIndex, _waiter: Waiter) {}
 
+    /// Whether the protocols of pages are, or may be, others than at the start ([`super::Whole::has_changed_protocols`]).
+    fn has_changed_protocols(&self) -> bool {
+        false
+    }
+
     /// The pages of `run` have this protocol from now on ([`Shard::change`]).
     fn has_changed(&mut self, _run: PageRange, _protocol: Protocol) {}
 }
@@ -88,6 +93,13 @@ pub trait Parts {
 /// The shard takes one fact, with what came with it. Returns the number of messages that it sent.
 #[inline]
 pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {
+    if let Input::Message { message, .. } = &input
+        && message.piggybacked().is_some()
+        && carrier.has_changed_protocols()
+    {
+        // Nobody waited for it when all met to change protocols, so it may be of the time before.
+        return Ok(0);
+    }
     let mut sent = step_once(carrier, input, attached)?;
     while let Some(input) = carrier.shard().next_conclusion() {
         sent += step_once(carrier, input, C::Attached::default())?;

@@ -1,23 +1,19 @@
 //! A whole node as one value: everything that decides at a node, and the facts for any of it.
 //!
-//! A runtime keeps each part under a lock of its own. Where one thread steps a node, the node is this value: [`Node::step`]
-//! gives a fact to the part that it concerns, and [`Effects`] carries out what follows. A thread that waits has a ticket,
-//! which [`Effects::wake`] or [`Effects::answer`] completes. Bytes of pages come with their messages, so the shards take these alone
-//! ([`super::step`]). Each of them gets what concerns all of them as an input.
+//! A runtime keeps each part under a lock of its own. Where one thread steps a node, the node is this value, and [`Effects`]
+//! carries out what follows. Both take facts by [`super::take_fact`] and [`super::receive`]. A thread that waits has a ticket,
+//! which [`Effects::wake`] or [`Effects::answer`] completes. Bytes of pages come with their messages, so the shards take these
+//! alone ([`super::step`]). Each of them gets what concerns all of them as an input.
 //!
-//! Promises: the parts decide as in a runtime, in the same functions. Under release consistency, a lock's token leaves a
-//! node where that was foreseen ([`Sync::token_goes_to`]). It must never wait, or carry anything out.
+//! Promises: the parts decide as in a runtime, in the same functions. It must never wait, or carry anything out.
 
 use super::change::Changes;
-use super::{
-    Consistency, Leaving, LeavingStep, Member, Parts, Piggybacking, Publisher, Releases, Shard, TakeOver, hear,
-    members_changed, take, take_due, with_token,
-};
-use crate::coherence::{self, Coherence};
+use super::{Consistency, Holds, Input, Leaving, LeavingStep, Outlet, Parts, Releases, Shard, TakeOver, Whole};
+use crate::coherence::Coherence;
 use crate::heap::{self, Heap};
 use crate::membership::{self, Membership};
 use crate::page::{CHUNK_PAGES, NodeId, PageIndex};
-use crate::sync::{self, Sync, Waiter};
+use crate::sync::{Sync, Waiter};
 use crate::{Nanoseconds, wire};
 use alloc::vec::Vec;
 use core::ops::{DerefMut, Range};
@@ -45,27 +41,6 @@ pub struct Node<C> {
     /// At the coordinator: the pages to take over from a node that leaves.
     pub take_over: TakeOver,
     coordinator: NodeId,
-    /// It is its turn to leave.
-    may_hand_over: bool,
-    /// Every other node has said farewell.
-    all_left: bool,
-    /// Room for the effects of a step; empty between steps.
-    effects: Vec<sync::Effect>,
-}
-
-/// A fact for a node: all but messages about pages, whose bytes its shards take with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// About a page, with which nothing came.
-    Page(PageIndex, coherence::Input),
-    /// The time has come for what is pending in the shards.
-    Due,
-    /// About objects.
-    Sync(sync::Input),
-    /// About the shared heap.
-    Heap(heap::Input),
-    /// About the nodes that are present.
-    Membership(membership::Input),
 }
 
 /// A node that takes a step, and what carries out its effects.
@@ -89,10 +64,10 @@ pub trait Effects: Parts + Sized {
     /// # Errors
     ///
     /// The decision breaks a rule.
-    fn heeds(&mut self, effect: membership::Effect) -> Result<bool, Self::Breach>;
+    fn heeds(&mut self, effect: membership::Effect) -> Result<bool, <Self as Parts>::Breach>;
 
     /// Sends a message, with the knowledge that is attached to it.
-    fn send(&mut self, to: NodeId, message: wire::Message, knowledge: Vec<u8>) -> Result<(), Self::Breach>;
+    fn send(&mut self, to: NodeId, message: wire::Message, knowledge: Vec<u8>) -> Result<(), <Self as Parts>::Breach>;
 
     /// The knowledge of releases that goes with a message.
     fn attached(&mut self, to: NodeId, _message: &wire::Message) -> Vec<u8> {
@@ -106,27 +81,27 @@ pub trait Effects: Parts + Sized {
     /// # Errors
     ///
     /// No thread waits with this ticket.
-    fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), Self::Breach>;
+    fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), <Self as Parts>::Breach>;
 
     /// The heap has answered the call with this ticket.
     ///
     /// # Errors
     ///
     /// No call waits with this ticket.
-    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), Self::Breach>;
+    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), <Self as Parts>::Breach>;
 
     /// The thread with this ticket goes on, if it still waits: its publication is over.
     fn wake_publisher(&mut self, _publisher: Waiter) {}
 
     /// No correct node does `what`: a peer, or, if there is none, the program of this node.
-    fn breach(&mut self, by: Option<NodeId>, what: &'static str) -> Result<(), Self::Breach>;
+    fn breach(&mut self, by: Option<NodeId>, what: &'static str) -> Result<(), <Self as Parts>::Breach>;
 
     /// Passes to `found` those of `pages` that were stored to, where stores are marked.
     fn marked_in(
         &mut self,
         _pages: Range<u32>,
-        _found: impl FnMut(&mut Self, Range<u32>) -> Result<(), Self::Breach>,
-    ) -> Result<(), Self::Breach> {
+        _found: impl FnMut(&mut Self, Range<u32>) -> Result<(), <Self as Parts>::Breach>,
+    ) -> Result<(), <Self as Parts>::Breach> {
         Ok(())
     }
 
@@ -154,9 +129,6 @@ impl<C: Coherence> Node<C> {
             leaving: None,
             take_over: TakeOver::default(),
             coordinator,
-            may_hand_over: false,
-            all_left: false,
-            effects: Vec::new(),
         }
     }
 
@@ -170,110 +142,6 @@ impl<C: Coherence> Node<C> {
         let shards = self.shards.len();
         &mut self.shards[(page.0 / CHUNK_PAGES) as usize % shards]
     }
-
-    /// A part of the node takes one fact.
-    pub fn step<E: Effects<Protocol = C>>(effects: &mut E, input: Input) -> Result<(), E::Breach> {
-        match input {
-            input if !effects.takes(&input) => Ok(()),
-            Input::Page(page, input) => take(&mut effects.hold_of(page), input),
-            Input::Due => {
-                let now = effects.now();
-                (0..effects.shards()).try_for_each(|shard| take_due(&mut effects.hold(shard), now))
-            }
-            Input::Sync(input) => Node::synchronise(effects, input),
-            Input::Heap(input) => Node::allocate(effects, input),
-            Input::Membership(input) => Node::hear_of_members(effects, input),
-        }
-    }
-
-    /// A message arrives that is not about pages, with what is attached to it.
-    pub fn receive<E: Effects<Protocol = C>>(
-        effects: &mut E,
-        from: NodeId,
-        message: wire::Message,
-        knowledge: &[u8],
-    ) -> Result<(), E::Breach> {
-        match effects.has_releases() && message.releases() {
-            true => hear(effects, from, message, knowledge),
-            false => effects.use_message(from, message),
-        }
-    }
-
-    fn synchronise<E: Effects<Protocol = C>>(effects: &mut E, input: sync::Input) -> Result<(), E::Breach> {
-        let has_releases = effects.has_releases();
-        let next = has_releases.then(|| effects.node().sync.token_goes_to(&input)).flatten();
-        let mut decided = core::mem::take(&mut effects.node().effects);
-        with_token(effects, &input, |sync| sync.step(input, &mut decided))?;
-        let mut given_to = None;
-        for effect in decided.drain(..) {
-            match effect {
-                sync::Effect::Send(to, message) => {
-                    if matches!(message, sync::Message::LockToken(_)) {
-                        given_to = Some(to);
-                    }
-                    post(effects, to, wire::Message::Sync(message))?;
-                }
-                sync::Effect::Wake(waiter, value) => effects.wake(waiter, value)?,
-                sync::Effect::Violation(from, what) => effects.breach(Some(from), what)?,
-                sync::Effect::Refused(_, what) => effects.breach(None, what)?,
-            }
-        }
-        effects.node().effects = decided;
-        assert!(next.is_none() || given_to == next, "a token goes to {given_to:?}, and not to {next:?}: {input:?}");
-        Ok(())
-    }
-
-    fn allocate<E: Effects<Protocol = C>>(effects: &mut E, input: heap::Input) -> Result<(), E::Breach> {
-        let mut decided = Vec::new();
-        match (&mut effects.node().heap, input) {
-            (Some(heap), input) => heap.step(input, &mut decided),
-            (None, heap::Input::Message(from, _)) => {
-                return effects.breach(Some(from), "a message about a heap to a node without");
-            }
-            (None, _) => return effects.breach(None, "a call of the heap at a node without"),
-        }
-        decided.into_iter().try_for_each(|effect| match effect {
-            heap::Effect::Send(to, message) => post(effects, to, wire::Message::Heap(message)),
-            heap::Effect::Done(waiter, answer) => effects.answer(waiter, answer),
-            heap::Effect::Violation(from, what) => effects.breach(Some(from), what),
-        })
-    }
-
-    fn hear_of_members<E: Effects<Protocol = C>>(effects: &mut E, input: membership::Input) -> Result<(), E::Breach> {
-        use membership::Effect;
-        let (now, mut decided) = (effects.now(), Vec::new());
-        let Some(membership) = &mut effects.node().membership else { return Ok(()) };
-        membership.step(now, input, &mut decided);
-        for effect in decided {
-            if !effects.heeds(effect)? {
-                continue;
-            }
-            let node = effects.node();
-            match effect {
-                Effect::Send(to, message) => effects.send(to, wire::Message::Membership(message), Vec::new())?,
-                Effect::HandOver => node.may_hand_over = true,
-                Effect::AllLeft => node.all_left = true,
-                Effect::TakeOver(range) => node.take_over.name(range),
-                Effect::TakeOverEnds => node.take_over.end(),
-                Effect::Came(_) | Effect::Absent(_) | Effect::Departs(_) | Effect::Vanished(_) => {
-                    let coordinator = node.coordinator;
-                    members_changed(effects, effect, coordinator)?;
-                }
-                Effect::Violation(from, what) => effects.breach(Some(from), what)?,
-                Effect::Died(_) | Effect::Silent(..) | Effect::Failed(_) | Effect::Joined | Effect::Ended => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Sends a message with the knowledge that goes with it.
-fn post<E: Effects>(effects: &mut E, to: NodeId, message: wire::Message) -> Result<(), E::Breach> {
-    let knowledge = match effects.has_releases() && message.releases() {
-        true => effects.attached(to, &message),
-        false => Vec::new(),
-    };
-    effects.send(to, message, knowledge)
 }
 
 impl<E: Effects> Releases for E {
@@ -286,15 +154,100 @@ impl<E: Effects> Releases for E {
     }
 }
 
-impl<E: Effects> Publisher for E {
-    type Synchronisation = Sync;
+impl<E: Effects> Outlet for E {
+    type Breach = <E as Parts>::Breach;
 
-    fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut Sync) -> R) -> R {
-        act(&mut self.node().sync)
+    fn send(&mut self, to: NodeId, message: wire::Message) -> Result<(), <E as Parts>::Breach> {
+        let knowledge = match self.has_releases() && message.releases() {
+            true => self.attached(to, &message),
+            false => Vec::new(),
+        };
+        Effects::send(self, to, message, knowledge)
+    }
+
+    fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), <E as Parts>::Breach> {
+        Effects::wake(self, waiter, value)
+    }
+
+    fn refuse(&mut self, _waiter: Waiter, why: &'static str) -> Result<(), <E as Parts>::Breach> {
+        Effects::breach(self, None, why)
+    }
+
+    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), <E as Parts>::Breach> {
+        Effects::answer(self, waiter, answer)
+    }
+
+    fn heeds(&mut self, effect: membership::Effect) -> Result<bool, <E as Parts>::Breach> {
+        Effects::heeds(self, effect)
+    }
+
+    fn note(&mut self, effect: membership::Effect) -> Result<(), <E as Parts>::Breach> {
+        match effect {
+            membership::Effect::TakeOver(range) => self.node().take_over.name(range),
+            membership::Effect::TakeOverEnds => self.node().take_over.end(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn breach(&mut self, by: NodeId, what: &'static str) -> Result<(), <E as Parts>::Breach> {
+        Effects::breach(self, Some(by), what)
+    }
+}
+
+impl<E: Effects> Holds<Sync> for E {
+    fn part(&mut self) -> &mut Sync {
+        &mut self.node().sync
+    }
+}
+
+impl<E: Effects> Holds<Heap> for E {
+    fn part(&mut self) -> &mut Heap {
+        self.node().heap.as_mut().expect("programs allocate")
+    }
+}
+
+impl<E: Effects> Holds<Membership> for E {
+    fn part(&mut self) -> &mut Membership {
+        self.node().membership.as_mut().expect("nodes join or leave, or are watched")
+    }
+}
+
+impl<E: Effects> Whole for E {
+    type Objects = E;
+    type Heap = E;
+    type Members = E;
+
+    fn with_objects<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
+        act(self)
+    }
+
+    fn with_heap<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
+        act(self)
+    }
+
+    fn with_membership<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
+        act(self)
+    }
+
+    fn now(&self) -> Nanoseconds {
+        Effects::now(self)
+    }
+
+    fn coordinator(&mut self) -> NodeId {
+        self.node().coordinator
+    }
+
+    fn page_bytes(&self) -> usize {
+        PAGE_BYTES
     }
 
     fn has_releases(&mut self) -> bool {
         self.node().releases.is_some()
+    }
+
+    fn has_changed_protocols(&mut self) -> bool {
+        false
     }
 
     fn is_watching(&mut self, shard: u32) -> bool {
@@ -304,47 +257,13 @@ impl<E: Effects> Publisher for E {
     fn stores_in(
         &mut self,
         pages: Range<u32>,
-        found: impl FnMut(&mut Self, Range<u32>) -> Result<(), E::Breach>,
-    ) -> Result<(), E::Breach> {
+        found: impl FnMut(&mut Self, Range<u32>) -> Result<(), <E as Parts>::Breach>,
+    ) -> Result<(), <E as Parts>::Breach> {
         self.marked_in(pages, found)
     }
 
-    fn piggybacking(&self, to: NodeId) -> Piggybacking {
-        Piggybacking::new(to, PAGE_BYTES, false)
-    }
-
-    fn use_message(&mut self, from: NodeId, message: wire::Message) -> Result<(), E::Breach> {
-        match message {
-            wire::Message::Sync(message) => Node::step(self, Input::Sync(sync::Input::Message(from, message))),
-            wire::Message::Membership(message) => {
-                Node::step(self, Input::Membership(membership::Input::Message(from, message)))
-            }
-            wire::Message::Coherence(_) => unreachable!("its shard takes it"),
-            wire::Message::Heap(message) => Node::step(self, Input::Heap(heap::Input::Message(from, message))),
-        }
-    }
-
-    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), E::Breach> {
-        self.breach(Some(from), why)
-    }
-}
-
-impl<E: Effects> Member for E {
-    fn pass_tokens_on(&mut self) -> Result<(), E::Breach> {
-        Node::step(self, Input::Sync(sync::Input::Depart))
-    }
-
-    fn tell_members(&mut self, fact: membership::Input) -> Result<(), E::Breach> {
-        Node::step(self, Input::Membership(fact))
-    }
-
-    fn has_come(&mut self, step: LeavingStep) -> bool {
-        let node = self.node();
-        match step {
-            LeavingStep::AwaitTurn => node.may_hand_over,
-            LeavingStep::AwaitSynchronisation => node.sync.is_clear(),
-            _ => node.all_left,
-        }
+    fn takes(&mut self, input: &Input) -> bool {
+        Effects::takes(self, input)
     }
 
     fn skips(&self, step: LeavingStep) -> bool {

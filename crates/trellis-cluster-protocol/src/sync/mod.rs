@@ -265,6 +265,8 @@ pub struct Sync {
     words: Words,
     objects: Objects,
     inquiries: Inquiries,
+    /// Room for the effects of a step; empty between steps.
+    room: Vec<Effect>,
 }
 
 /// The position of node `me` in a cluster.
@@ -288,12 +290,6 @@ impl Place {
     }
 }
 
-impl AsRef<Sync> for Sync {
-    fn as_ref(&self) -> &Sync {
-        self
-    }
-}
-
 impl Sync {
     /// For node `me` of a cluster of `founders` nodes. Other nodes, with higher numbers, may join later.
     pub fn new(me: NodeId, founders: u16) -> Sync {
@@ -304,7 +300,16 @@ impl Sync {
             words: Words::new(place),
             objects: Objects::new(place),
             inquiries: Inquiries::default(),
+            room: Vec::new(),
         }
+    }
+
+    pub(crate) fn take_room(&mut self) -> Vec<Effect> {
+        core::mem::take(&mut self.room)
+    }
+
+    pub(crate) fn give_room(&mut self, empty: Vec<Effect>) {
+        self.room = empty;
     }
 
     /// Takes one fact and pushes the effects that follow from it.

@@ -7,16 +7,18 @@ use std::convert::Infallible;
 use std::ops::{DerefMut, Range};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Protocol, Ranges};
-use trellis_cluster_protocol::node::{self, Carrier, Consistency, Order, Parts, Piggybacking, Publisher, Releases};
-use trellis_cluster_protocol::sync::Waiter;
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, wire};
+use trellis_cluster_protocol::heap::{self, Heap};
+use trellis_cluster_protocol::membership::{self, Membership};
+use trellis_cluster_protocol::node::{self, Carrier, Consistency, Holds, Order, Outlet, Parts, Releases, Whole};
+use trellis_cluster_protocol::sync::{Sync, Waiter};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange, wire};
 
 use super::diffs::Pieces;
 use super::ordered::{Guard, lock};
 use super::pages::{HOLD, Shard, Waiting};
 use super::{Node, SHARDS, synchronisation};
 
-/// A node, which carries out decisions. It holds a shard, or no part of the node.
+/// A node, which carries out decisions. It holds one part of the node, or none.
 pub(super) struct NodeCarrier<'a, Held> {
     pub(super) node: &'a Node,
     pub(super) held: Held,
@@ -105,6 +107,10 @@ impl<'a, S: DerefMut<Target = Shard>> Carrier for NodeCarrier<'a, S> {
         self.held.waiting.push(Waiting::Thread { page, ticket: waiter });
     }
 
+    fn has_changed_protocols(&self) -> bool {
+        self.node.has_changed_protocols()
+    }
+
     fn has_changed(&mut self, run: PageRange, protocol: Protocol) {
         self.held.note_protocol(protocol);
         self.node.open_again(&self.held, run);
@@ -121,7 +127,7 @@ impl<Held> Releases for NodeCarrier<'_, Held> {
     }
 }
 
-impl<'n> Parts for NodeCarrier<'n, ()> {
+impl<'n, Held> Parts for NodeCarrier<'n, Held> {
     type Held<'a>
         = NodeCarrier<'n, Guard<'n, Shard>>
     where
@@ -137,16 +143,100 @@ impl<'n> Parts for NodeCarrier<'n, ()> {
     }
 }
 
-impl Publisher for NodeCarrier<'_, ()> {
-    type Synchronisation = synchronisation::State;
+impl<Held> Outlet for NodeCarrier<'_, Held> {
+    type Breach = Infallible;
+
+    fn send(&mut self, to: NodeId, message: wire::Message) -> Result<(), Infallible> {
+        self.node.send(to, &message);
+        Ok(())
+    }
+
+    fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), Infallible> {
+        self.node.waiters.signal(waiter, value);
+        Ok(())
+    }
+
+    fn refuse(&mut self, waiter: Waiter, why: &'static str) -> Result<(), Infallible> {
+        self.node.waiters.refuse(waiter, why);
+        Ok(())
+    }
+
+    fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), Infallible> {
+        self.node.heap_answered(waiter, answer);
+        Ok(())
+    }
+
+    fn note(&mut self, effect: membership::Effect) -> Result<(), Infallible> {
+        self.node.note_of_members(effect);
+        Ok(())
+    }
+
+    fn breach(&mut self, by: NodeId, what: &'static str) -> Result<(), Infallible> {
+        self.node.refuse_frame(by, what);
+        Ok(())
+    }
+}
+
+impl Holds<Sync> for NodeCarrier<'_, Guard<'_, synchronisation::State>> {
+    fn part(&mut self) -> &mut Sync {
+        &mut self.held.sync
+    }
+
+    fn has_stepped(&mut self) {
+        if self.node.is_leaving() && self.held.sync.is_clear() {
+            self.node.rouse_leaver();
+        }
+    }
+}
+
+impl Holds<Heap> for NodeCarrier<'_, Guard<'_, Heap>> {
+    fn part(&mut self) -> &mut Heap {
+        &mut self.held
+    }
+}
+
+impl Holds<Membership> for NodeCarrier<'_, Guard<'_, Membership>> {
+    fn part(&mut self) -> &mut Membership {
+        &mut self.held
+    }
+}
+
+impl<'n> Whole for NodeCarrier<'n, ()> {
+    type Objects = NodeCarrier<'n, Guard<'n, synchronisation::State>>;
+    type Heap = NodeCarrier<'n, Guard<'n, Heap>>;
+    type Members = NodeCarrier<'n, Guard<'n, Membership>>;
 
     #[inline]
-    fn with_synchronisation<R>(&mut self, act: impl FnOnce(&mut synchronisation::State) -> R) -> R {
-        act(&mut lock(&self.node.synchronisation))
+    fn with_objects<R>(&mut self, act: impl FnOnce(&mut Self::Objects) -> R) -> R {
+        act(&mut NodeCarrier { node: self.node, held: lock(&self.node.synchronisation) })
+    }
+
+    fn with_heap<R>(&mut self, act: impl FnOnce(&mut Self::Heap) -> R) -> R {
+        act(&mut NodeCarrier { node: self.node, held: self.node.hold_heap() })
+    }
+
+    fn with_membership<R>(&mut self, act: impl FnOnce(&mut Self::Members) -> R) -> R {
+        act(&mut NodeCarrier { node: self.node, held: lock(&self.node.membership) })
+    }
+
+    fn now(&self) -> Nanoseconds {
+        self.node.now()
+    }
+
+    fn coordinator(&mut self) -> NodeId {
+        NodeId(self.node.config.manager as u16)
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.node.config.page_bytes
     }
 
     fn has_releases(&mut self) -> bool {
         self.node.consistency.is_used()
+    }
+
+    fn has_changed_protocols(&mut self) -> bool {
+        self.node.has_changed_protocols()
     }
 
     fn is_watching(&mut self, shard: u32) -> bool {
@@ -165,24 +255,6 @@ impl Publisher for NodeCarrier<'_, ()> {
         if let Err(error) = node.region.stored_to(pages.start as usize, pages.len(), found) {
             node.fail(format!("cannot find out which pages were stored to: {error}"));
         }
-        Ok(())
-    }
-
-    fn piggybacking(&self, to: NodeId) -> Piggybacking {
-        Piggybacking::new(to, self.node.config.page_bytes, self.node.has_changed_protocols())
-    }
-
-    fn use_message(&mut self, from: NodeId, message: wire::Message) -> Result<(), Infallible> {
-        match message {
-            wire::Message::Sync(message) => self.node.sync_message(from, message),
-            wire::Message::Heap(message) => self.node.heap_message(from, message),
-            wire::Message::Coherence(_) | wire::Message::Membership(_) => unreachable!("they carry no knowledge"),
-        }
-        Ok(())
-    }
-
-    fn refuse(&mut self, from: NodeId, why: &'static str) -> Result<(), Infallible> {
-        self.node.refuse_frame(from, why);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::Input;
-use trellis_cluster_protocol::node::{self, PublicationLimits, Publisher as _};
+use trellis_cluster_protocol::node::{self, PublicationLimits};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, runs};
 
@@ -140,11 +140,8 @@ impl Node {
         }
         let _inside = self.inside(self.recent());
         let _applying = lock(&self.consistency.applying);
-        if self.consistency.drops_all {
-            let Ok(()) = node::drop_copies(&mut self.carrier());
-        }
-        let refreshing = lock(&self.consistency.state).refresh();
-        let Some(notices) = refreshing else { return };
+        let Ok(notices) = node::acquired(&mut self.carrier(), self.consistency.drops_all);
+        let Some(notices) = notices else { return };
         let started = self.now();
         let Ok(()) = node::apply(&mut self.carrier(), notices);
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
@@ -162,15 +159,6 @@ impl Node {
         let mut notices = Vec::new();
         state.knowledge.intervals.append_notices(to, &mut notices);
         self.send_attached(to, message, &notices);
-    }
-
-    /// Learns what is attached to a message about synchronisation or the heap. The message is used when everything that it
-    /// depends on is known.
-    pub(super) fn hear(&self, from: NodeId, message: wire::Message, attached: &[u8]) {
-        let Ok(()) = match self.releases(&message) {
-            true => node::hear(&mut self.carrier(), from, message, attached),
-            false => self.carrier().use_message(from, message),
-        };
     }
 
     /// Makes `node` the home of those pages that no node has touched and whose protocol lets a home be chosen.

@@ -6,18 +6,16 @@
 //!
 //! The order of locks in [`super`] has one more here: the membership comes before a shard.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use trellis_cluster_protocol::membership::{self, NoPlace};
-use trellis_cluster_protocol::node::{self, Awaited, Leaving, LeavingStep, Member, TakeOver, Taking};
+use trellis_cluster_protocol::node::{self, Awaited, Leaving, TakeOver, Taking};
 use trellis_cluster_protocol::sync::Kind;
-use trellis_cluster_protocol::{NodeId, PageRange, sync};
+use trellis_cluster_protocol::{NodeId, PageRange};
 
-use super::carrier::NodeCarrier;
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
 use super::watchdog::LeaveWords;
@@ -31,8 +29,6 @@ pub(super) struct Elastic {
     this: OnceLock<Weak<Node>>,
     /// Whether this node has met all members.
     joined: AtomicBool,
-    /// Whether it is this node's turn to leave.
-    may_hand_over: AtomicBool,
     /// Whether this node has begun to leave: no thread may use the region any more.
     is_leaving: AtomicBool,
     /// The addresses of the nodes that got a number after the start, in the order of their numbers.
@@ -46,7 +42,6 @@ impl Elastic {
         Elastic {
             this: OnceLock::new(),
             joined: AtomicBool::new(false),
-            may_hand_over: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             addresses: Ordered::new(Rank::Joiners, Vec::new()),
             taker: Ordered::new(Rank::Last, None),
@@ -55,10 +50,6 @@ impl Elastic {
 
     pub(super) fn note_joined(&self) {
         self.joined.store(true, Ordering::Release);
-    }
-
-    pub(super) fn note_turn(&self) {
-        self.may_hand_over.store(true, Ordering::Release);
     }
 }
 
@@ -82,7 +73,7 @@ impl Node {
     /// At the coordinator: reserves a number for a process at `address`. The error is the sentence that refuses it.
     pub(crate) fn reserve_place(&self, address: &str) -> Result<NodeId, String> {
         let mut addresses = lock(&self.elastic.addresses);
-        let reserved = lock(&self.membership).0.reserve();
+        let reserved = lock(&self.membership).reserve();
         let node = reserved.map_err(|why| match why {
             NoPlace::Full if self.config.joiners_max == 0 => {
                 "it was started without places for others; start it with `trellis run --joiners-max N`".to_owned()
@@ -103,7 +94,7 @@ impl Node {
         let addresses = lock(&self.elastic.addresses);
         let members = lock(&self.membership);
         let numbers = (self.founders..node.0).map(NodeId);
-        let there = numbers.zip(addresses.iter()).filter(|(number, _)| !members.0.is_gone(*number));
+        let there = numbers.zip(addresses.iter()).filter(|(number, _)| !members.is_gone(*number));
         there.map(|(number, address)| (number, address.clone())).collect()
     }
 
@@ -111,7 +102,7 @@ impl Node {
     pub(crate) fn members_present(&self) -> usize {
         let members = lock(&self.membership);
         let others = (0..self.nodes).map(NodeId).filter(|&node| node != self.me);
-        1 + others.filter(|&node| members.0.is_present(node)).count()
+        1 + others.filter(|&node| members.is_present(node)).count()
     }
 
     /// The cluster ended before this node was part of it. The other nodes hear nothing of it: no node failed.
@@ -219,9 +210,12 @@ impl Node {
         }
     }
 
-    /// No more ranges follow. Returns whether none came, so that nothing has to be taken over.
-    pub(super) fn end_take_over(&self) -> bool {
-        lock(&self.elastic.taker).take().is_none()
+    /// No more ranges follow. Without a range, no thread has anything to take over.
+    pub(super) fn end_take_over(&self) {
+        let taker = lock(&self.elastic.taker).take();
+        if taker.is_none() {
+            self.member_took_over();
+        }
     }
 
     fn take_all(&self, ranges: &Receiver<PageRange>) {
@@ -270,27 +264,7 @@ impl Node {
 
 impl Node {
     pub(super) fn member_took_over(&self) {
-        self.member_step(membership::Input::TookOver, "");
-    }
-}
-
-impl Member for NodeCarrier<'_, ()> {
-    fn pass_tokens_on(&mut self) -> Result<(), Infallible> {
-        self.node.sync_step(sync::Input::Depart);
-        Ok(())
-    }
-
-    fn tell_members(&mut self, fact: membership::Input) -> Result<(), Infallible> {
-        self.node.member_step(fact, "");
-        Ok(())
-    }
-
-    fn has_come(&mut self, step: LeavingStep) -> bool {
-        match step {
-            LeavingStep::AwaitTurn => self.node.elastic.may_hand_over.load(Ordering::Acquire),
-            LeavingStep::AwaitSynchronisation => lock(&self.node.synchronisation).sync.is_clear(),
-            _ => self.node.all_left.load(Ordering::SeqCst),
-        }
+        self.member_step(membership::Input::TookOver);
     }
 }
 

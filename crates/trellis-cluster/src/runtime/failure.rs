@@ -8,8 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis_base::{Deadline, Limit};
-use trellis_cluster_protocol::membership::Message;
-use trellis_cluster_protocol::{NodeId, wire};
+use trellis_cluster_protocol::{NodeId, membership, wire};
 use trellis_output::lines::complain;
 
 use super::{EPOCH, Node};
@@ -55,9 +54,9 @@ impl Node {
         if !self.keep_failure(culprit, sentence) {
             return;
         }
-        let encoded = wire::encode(&wire::Message::Membership(Message::Fail(culprit)), EPOCH);
-        for peer in (0..self.nodes).map(NodeId).filter(|&peer| peer != self.me) {
+        for (peer, message) in membership::failure_messages(self.me, self.nodes, culprit) {
             if self.link.is_connected(usize::from(peer.0)) {
+                let encoded = wire::encode(&wire::Message::Membership(message), EPOCH);
                 // A peer that cannot be told notices that the connection breaks.
                 let _ = self.link.send(usize::from(peer.0), &encoded.header, trellis_transport::Payload::Nothing);
             }

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use trellis_cluster_protocol::heap::{
-    Answer, Block, Call, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Separation,
-    Statistics, Step, StepOutcome, Zone,
+    Answer, Block, Call, Debt, Geometry, Input, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Separation, Statistics, Step,
+    StepOutcome, Zone,
 };
-use trellis_cluster_protocol::{NodeId, heap, wire};
+use trellis_cluster_protocol::{NodeId, heap, node};
 
-use super::ordered::{Ordered, Rank, lock};
+use super::carrier::NodeCarrier;
+use super::ordered::{Guard, Ordered, Rank, lock};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
@@ -29,14 +30,9 @@ const STRIPES_MAX: u32 = 1024;
 
 /// The heap of one node, and the answers to the calls that wait.
 pub(super) struct SharedHeap {
-    state: Ordered<State>,
-}
-
-struct State {
-    machine: heap::Heap,
-    effects: Vec<Effect>,
+    machine: Ordered<heap::Heap>,
     /// Answers for threads that were woken and have not looked yet, by ticket.
-    answers: BTreeMap<u32, Answer>,
+    answers: Ordered<BTreeMap<u32, Answer>>,
 }
 
 /// An allocation that the program requests.
@@ -60,9 +56,10 @@ impl SharedHeap {
             page_bytes: config.page_bytes as u32,
             base_pages: (config.base_address / config.page_bytes) as u64,
         };
-        let machine = heap::Heap::new(geometry);
-        let (effects, answers) = (Vec::with_capacity(16), BTreeMap::new());
-        SharedHeap { state: Ordered::new(Rank::State, State { machine, effects, answers }) }
+        SharedHeap {
+            machine: Ordered::new(Rank::State, heap::Heap::new(geometry)),
+            answers: Ordered::new(Rank::Last, BTreeMap::new()),
+        }
     }
 }
 
@@ -101,7 +98,7 @@ impl Node {
         mut call: Call,
         place: impl Fn(Run) -> Result<(), WaitError>,
     ) -> Result<Answer, WaitError> {
-        let mut step = call.begin(&mut lock(&self.heap.state).machine);
+        let mut step = call.begin(&mut self.hold_heap());
         loop {
             let outcome = match step {
                 Step::Publish => self.publish().map(|()| StepOutcome::Done),
@@ -116,12 +113,12 @@ impl Node {
                 }
                 Step::End(answer) => return Ok(answer),
             };
-            let mut state = lock(&self.heap.state);
+            let mut machine = self.hold_heap();
             match outcome {
-                Ok(outcome) => step = call.go_on(&mut state.machine, outcome),
+                Ok(outcome) => step = call.go_on(&mut machine, outcome),
                 Err(error) => {
-                    let abandon = call.give_up(&mut state.machine);
-                    self.heap_step_locked(&mut state, abandon);
+                    let abandon = call.give_up(&mut machine);
+                    let Ok(()) = node::step_heap(&mut NodeCarrier { node: self, held: machine }, abandon);
                     return Err(error);
                 }
             }
@@ -139,12 +136,18 @@ impl Node {
 
     /// What this node handed out, and, at the node that keeps the directory, the number of free pages.
     pub(crate) fn heap_statistics(&self) -> (Statistics, Option<u64>) {
-        let state = lock(&self.heap.state);
-        (state.machine.statistics(), state.machine.pages_free())
+        let machine = self.hold_heap();
+        (machine.statistics(), machine.pages_free())
     }
 
-    pub(super) fn heap_message(&self, from: NodeId, message: Message) {
-        self.heap_step(Input::Message(from, message));
+    pub(super) fn hold_heap(&self) -> Guard<'_, heap::Heap> {
+        lock(&self.heap.machine)
+    }
+
+    /// The heap answers a call, while it is held.
+    pub(super) fn heap_answered(&self, ticket: u32, answer: Answer) {
+        lock(&self.heap.answers).insert(ticket, answer);
+        self.waiters.signal(ticket, 0);
     }
 
     fn heap_request(&self, wanted: AllocationRequest) -> Result<Request, HeapError> {
@@ -182,7 +185,7 @@ impl Node {
 
     /// Passes a call to the state machine and waits for its answer.
     fn heap_call(&self, ticket: &Ticket<'_>, input: Input) -> Result<Answer, WaitError> {
-        self.heap_step(input);
+        let Ok(()) = node::take_fact(&mut self.carrier(), node::Input::Heap(input));
         if !ticket.is_done() {
             let started = self.now();
             let waited = self.wait(ticket, Wait::Heap);
@@ -193,20 +196,20 @@ impl Node {
                 Waited::TooLong => self.heap_give_up(ticket)?,
             }
         }
-        let answer = lock(&self.heap.state).answers.remove(&ticket.name());
+        let answer = lock(&self.heap.answers).remove(&ticket.name());
         Ok(answer.expect("a ticket is signalled when its answer is there"))
     }
 
     /// The deadline passed. If the answer came at the last moment, the call continues.
     fn heap_give_up(&self, ticket: &Ticket<'_>) -> Result<(), WaitError> {
-        let debt = lock(&self.heap.state).machine.debt(ticket.name());
+        let debt = self.hold_heap().debt(ticket.name());
         let whom = self.who_owes(debt);
-        let mut state = lock(&self.heap.state);
-        if state.answers.contains_key(&ticket.name()) {
+        let machine = self.hold_heap();
+        if lock(&self.heap.answers).contains_key(&ticket.name()) {
             return Ok(());
         }
-        self.heap_step_locked(&mut state, Input::Abandon(ticket.name()));
-        drop(state);
+        let abandon = Input::Abandon(ticket.name());
+        let Ok(()) = node::step_heap(&mut NodeCarrier { node: self, held: machine }, abandon);
         Err(self.too_long(Wait::Heap, whom))
     }
 
@@ -233,25 +236,6 @@ impl Node {
             several if several.contains(&directory) => directory_is_silent(),
             [one] => format!("no answer from {}, which has the block", self.name_of(*one)),
             several => format!("no answer from {}, one of which has the block", self.names(several)),
-        }
-    }
-
-    fn heap_step(&self, input: Input) {
-        self.heap_step_locked(&mut lock(&self.heap.state), input);
-    }
-
-    fn heap_step_locked(&self, state: &mut State, input: Input) {
-        let State { machine, effects, answers } = state;
-        machine.step(input, effects);
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Send(to, message) => self.send(to, &wire::Message::Heap(message)),
-                Effect::Done(ticket, answer) => {
-                    answers.insert(ticket, answer);
-                    self.waiters.signal(ticket, 0);
-                }
-                Effect::Violation(from, what) => self.refuse_frame(from, what),
-            }
         }
     }
 

@@ -1,36 +1,33 @@
-//! Membership: passes facts to the pure state machine and carries out its effects.
+//! Membership: passes facts to the pure state machine, and says why the cluster cannot go on.
 
 use std::sync::atomic::Ordering;
 
-use trellis_cluster_protocol::membership::{Effect, Input, Message};
-use trellis_cluster_protocol::{NodeId, node, wire};
+use trellis_cluster_protocol::membership::{Effect, Input};
+use trellis_cluster_protocol::{NodeId, node};
 
 use super::Node;
 use super::ordered::lock;
 
 impl Node {
     pub(super) fn member_connected(&self, peer: NodeId) {
-        self.member_step(Input::Connected(peer), "");
+        self.member_step(Input::Connected(peer));
         self.met[usize::from(peer.0)].store(true, Ordering::Release);
     }
 
     /// The connection to `peer` ended; `what` follows its name in a sentence.
     pub(super) fn member_lost(&self, peer: NodeId, what: &str) {
-        self.member_step(Input::Lost(peer), what);
-    }
-
-    pub(super) fn member_message(&self, from: NodeId, message: Message) {
-        self.member_step(Input::Message(from, message), "");
+        lock(&self.losses).push((peer, what.to_owned()));
+        self.member_step(Input::Lost(peer));
     }
 
     /// This node's program is done.
     pub(crate) fn member_leave(&self) {
-        self.member_step(Input::Leave, "");
+        self.member_step(Input::Leave);
     }
 
     /// The names of the nodes for which a leaving node waits.
     pub(crate) fn members_missing(&self) -> Vec<String> {
-        lock(&self.membership).0.missing().map(|peer| self.name_of(peer)).collect()
+        lock(&self.membership).missing().map(|peer| self.name_of(peer)).collect()
     }
 
     /// Looks for silent peers; returns the nanoseconds until the next look.
@@ -38,11 +35,11 @@ impl Node {
         self.count_of_link();
         for (peer, heard) in self.heard.iter().enumerate() {
             if heard.swap(false, Ordering::Relaxed) {
-                self.member_step(Input::Heard(NodeId(peer as u16)), "");
+                self.member_step(Input::Heard(NodeId(peer as u16)));
             }
         }
-        self.member_step(Input::Tick, "");
-        lock(&self.membership).0.tick_interval()
+        self.member_step(Input::Tick);
+        lock(&self.membership).tick_interval()
     }
 
     /// How frames travelled to each peer that has connected, and, if the link had a choice, why not in a better way.
@@ -71,75 +68,53 @@ impl Node {
         }
     }
 
-    fn members_changed(&self, effect: Effect) {
-        let Ok(()) = node::members_changed(&mut self.carrier(), effect, NodeId(self.config.manager as u16));
+    /// The membership takes a fact.
+    pub(super) fn member_step(&self, input: Input) {
+        let Ok(()) = node::take_fact(&mut self.carrier(), node::Input::Membership(input));
     }
 
-    pub(super) fn member_step(&self, input: Input, why: &str) {
-        let now = self.now();
-        let mut members = lock(&self.membership);
-        let mut effects = std::mem::take(&mut members.1);
-        members.0.step(now, input, &mut effects);
-        let (mut sentence, mut vanished, mut took_over, mut ended) = (None, None, false, false);
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Send(peer, message) => self.send(peer, &wire::Message::Membership(message)),
-                Effect::AllLeft => {
-                    self.all_left.store(true, Ordering::SeqCst);
-                    self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
-                }
-                Effect::Ended => ended = true,
-                Effect::Joined => self.elastic.note_joined(),
-                Effect::HandOver => {
-                    self.elastic.note_turn();
-                    self.rouse_leaver();
-                }
-                Effect::TakeOver(range) => self.take_over(range),
-                Effect::TakeOverEnds => took_over = self.end_take_over(),
-                Effect::Came(_) | Effect::Absent(_) | Effect::Departs(_) => self.members_changed(effect),
-                Effect::Vanished(_) => vanished = Some(effect),
-                Effect::Violation(peer, what) => {
-                    sentence = Some((peer, self.refused(peer, what)));
-                }
-                Effect::Died(peer) => {
-                    sentence = Some((peer, format!("{} {why}", self.name_of(peer))));
-                }
-                Effect::Failed(culprit) if culprit == self.me => {
-                    sentence = Some((culprit, "the other nodes gave this node up; their messages say why".to_owned()));
-                }
-                Effect::Failed(culprit) => {
-                    sentence = Some((
-                        culprit,
-                        format!(
-                            "{} was reported as failed by another node, whose message or its own says why",
-                            self.name_of(culprit)
-                        ),
-                    ));
-                }
-                Effect::Silent(peer, silence) => {
-                    let silent = format!(
-                        "{} has been silent for {:.1} s; it may be stopped or unreachable \
-                         (silence_seconds_max sets the limit)",
-                        self.name_of(peer),
-                        silence as f64 / 1e9
-                    );
-                    sentence = Some((peer, silent));
-                }
+    /// Carries out what the membership decided.
+    pub(super) fn note_of_members(&self, effect: Effect) {
+        match effect {
+            Effect::AllLeft => {
+                self.all_left.store(true, Ordering::SeqCst);
+                self.rouse_leaver();
             }
-        }
-        members.1 = effects;
-        drop(members);
-        if let Some(effect) = vanished {
-            self.members_changed(effect);
-        }
-        if took_over {
-            self.member_took_over();
-        }
-        if ended {
-            self.find_cluster_ended();
-        }
-        if let Some((culprit, sentence)) = sentence {
-            self.fail_because_of(culprit, sentence);
+            Effect::Ended => self.find_cluster_ended(),
+            Effect::Joined => self.elastic.note_joined(),
+            Effect::HandOver => self.rouse_leaver(),
+            Effect::TakeOver(range) => self.take_over(range),
+            Effect::TakeOverEnds => self.end_take_over(),
+            Effect::Died(peer) => {
+                let why = lock(&self.losses).iter().find(|(lost, _)| *lost == peer).map(|(_, why)| why.clone());
+                let why = why.unwrap_or_else(|| "is gone without having left the cluster".to_owned());
+                self.fail_because_of(peer, format!("{} {why}", self.name_of(peer)));
+            }
+            Effect::Failed(culprit) if culprit == self.me => {
+                self.fail_because_of(culprit, "the other nodes gave this node up; their messages say why".to_owned());
+            }
+            Effect::Failed(culprit) => self.fail_because_of(
+                culprit,
+                format!(
+                    "{} was reported as failed by another node, whose message or its own says why",
+                    self.name_of(culprit)
+                ),
+            ),
+            Effect::Silent(peer, silence) => self.fail_because_of(
+                peer,
+                format!(
+                    "{} has been silent for {:.1} s; it may be stopped or unreachable \
+                     (silence_seconds_max sets the limit)",
+                    self.name_of(peer),
+                    silence as f64 / 1e9
+                ),
+            ),
+            Effect::Send(..)
+            | Effect::Absent(_)
+            | Effect::Came(_)
+            | Effect::Departs(_)
+            | Effect::Vanished(_)
+            | Effect::Violation(..) => unreachable!("the protocols carry these out"),
         }
     }
 }

@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use trellis_cluster_protocol::coherence::{self, Geometry, Protocol};
-use trellis_cluster_protocol::membership::{self, Membership};
+use trellis_cluster_protocol::membership::Membership;
 use trellis_cluster_protocol::node::PublicationLimits;
 use trellis_cluster_protocol::prefetch::Streams;
 use trellis_cluster_protocol::wire::{self, Limits};
@@ -119,7 +119,9 @@ pub(crate) struct Node {
     /// The maximum number of pages that one message requests.
     window_pages_max: u32,
     synchronisation: Ordered<synchronisation::State>,
-    membership: Ordered<(Membership, Vec<membership::Effect>)>,
+    membership: Ordered<Membership>,
+    /// How the connections to peers ended.
+    losses: Ordered<Vec<(NodeId, String)>>,
     pub(crate) breakdown: breakdown::Breakdown,
     consistency: consistency::Consistency,
     bodies: sink::Bodies,
@@ -257,7 +259,8 @@ impl Node {
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
             synchronisation: Ordered::new(Rank::State, synchronisation::State::new(me, founders)),
-            membership: Ordered::new(Rank::Membership, (membership_of(&config, silence_max), Vec::with_capacity(64))),
+            membership: Ordered::new(Rank::Membership, membership_of(&config, silence_max)),
+            losses: Ordered::new(Rank::Last, Vec::new()),
             consistency: consistency::Consistency::new(
                 me,
                 nodes,

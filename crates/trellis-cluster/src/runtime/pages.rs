@@ -138,10 +138,6 @@ impl Node {
             Ok(pieces) => pieces,
             Err(error) => return self.refuse_frame(from, &format!("a diff that no node can have made: {error}")),
         };
-        if message.piggybacked().is_some() && self.has_changed_protocols() {
-            // Nobody waited for it when all met to change protocols, so it may be of the time before.
-            return;
-        }
         if let Some(range) = message.bytes() {
             LiveCounters::add(&self.counters().pages_in, u64::from(range.count()));
         }

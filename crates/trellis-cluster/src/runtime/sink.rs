@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::wire::{self, BodyKind, HEADER_BYTES};
+use trellis_cluster_protocol::{NodeId, node};
 use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, QUEUE_BYTES_MAX, Refused, Sink};
 
 use super::Node;
@@ -114,9 +114,8 @@ impl Sink for Receiver<'_> {
         LiveCounters::add(&counters.bytes_in, (HEADER_BYTES + body.len() + pages) as u64);
         match message {
             wire::Message::Coherence(message) => node.page_message(from, message, wire::attached(header, body)),
-            wire::Message::Membership(message) => node.member_message(from, message),
-            wire::Message::Sync(_) | wire::Message::Heap(_) => {
-                node.hear(from, message, wire::attached(header, body));
+            message => {
+                let Ok(()) = node::receive(&mut node.carrier(), from, message, wire::attached(header, body));
             }
         }
         if let Some(long) = long {

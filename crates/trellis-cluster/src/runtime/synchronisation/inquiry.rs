@@ -5,9 +5,10 @@
 //! Asking takes no longer than [`Wait::Inquiry`] says. It must never guess: a sentence contains only what a node said.
 
 use trellis_cluster_protocol::sync::{Kind, Standing, Subject};
-use trellis_cluster_protocol::{NodeId, PageIndex};
+use trellis_cluster_protocol::{NodeId, PageIndex, node};
 
-use super::{Node, State, Wait, lock};
+use super::{Node, Wait, lock};
+use crate::runtime::carrier::NodeCarrier;
 
 /// What the nodes said, including this one, in the order of their numbers.
 struct Answers {
@@ -140,16 +141,13 @@ impl Node {
         let peers: Vec<NodeId> = {
             let members = lock(&self.membership);
             let others = (0..self.nodes).map(NodeId).filter(|&node| node != self.me);
-            others.filter(|&node| node.0 < self.founders || members.0.is_present(node)).collect()
+            others.filter(|&node| node.0 < self.founders || members.is_present(node)).collect()
         };
         let ticket = self.waiters.take();
         let own = {
-            let mut guard = lock(&self.synchronisation);
-            let State { sync, effects, .. } = &mut *guard;
-            sync.inquire(subject, peers.iter().copied(), ticket.name(), effects);
-            let own = sync.own_standing(subject);
-            self.carry_out_sync(&mut guard);
-            own
+            let mut objects = NodeCarrier { node: self, held: lock(&self.synchronisation) };
+            let Ok(()) = node::inquire(&mut objects, subject, peers.iter().copied(), ticket.name());
+            objects.held.sync.own_standing(subject)
         };
         self.wait_unseen(None, &ticket, self.now().saturating_add(Wait::Inquiry.limit_ns(&self.config)));
         let asked = lock(&self.synchronisation).sync.conclude(ticket.name());

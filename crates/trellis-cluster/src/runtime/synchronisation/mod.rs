@@ -12,10 +12,10 @@ mod objects;
 use std::time::Duration;
 
 use trellis_cluster_protocol::sync::{
-    ABANDONED, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Effect, Held, Holding, Input,
-    Message, OnceDemand, Operation, Reduction, Sync,
+    ABANDONED, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Held, Holding, Input, OnceDemand,
+    Operation, Reduction, Sync,
 };
-use trellis_cluster_protocol::{NodeId, node, wire};
+use trellis_cluster_protocol::{NodeId, node};
 
 use super::ordered::lock;
 use super::progress::Waited;
@@ -33,20 +33,13 @@ pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
 /// The locks, barriers and other objects of a node, behind one lock.
 pub(super) struct State {
     pub(super) sync: Sync,
-    effects: Vec<Effect>,
     /// The objects that threads of the program hold.
     held: Held,
 }
 
-impl AsRef<Sync> for State {
-    fn as_ref(&self) -> &Sync {
-        &self.sync
-    }
-}
-
 impl State {
     pub(super) fn new(me: NodeId, founders: u16) -> State {
-        State { sync: Sync::new(me, founders), effects: Vec::with_capacity(64), held: Held::default() }
+        State { sync: Sync::new(me, founders), held: Held::default() }
     }
 }
 
@@ -227,7 +220,8 @@ impl Node {
             self.receive_before_giving_back();
         }
         let thread = trellis_cache::this_thread();
-        let entered = node::with_token(&mut self.carrier(), input, |state| {
+        let entered = node::with_token(&mut self.carrier(), input, |objects| {
+            let state = &mut objects.held;
             // Another thread of this node may have given it back while this one published.
             if !state.sync.allows(input) {
                 return Err(None);
@@ -240,13 +234,14 @@ impl Node {
             if let Some((how, id)) = input.gives_back() {
                 state.held.gave_back(how, id, thread);
             }
-            if self.step_locked(state, *input) {
+            let Ok(sent) = node::step_objects(objects, *input);
+            if sent.any {
                 return Ok(false);
             }
             let Some(ticket) = ticket else { return Ok(true) };
             let is_over = ticket.is_done();
             if is_over && let Some((how, id)) = ticket.outcome().ok().and_then(|answer| input.takes(answer)) {
-                state.held.took(how, id, thread);
+                objects.held.held.took(how, id, thread);
             }
             Ok(is_over)
         });
@@ -373,41 +368,9 @@ fn wait_of(input: &Input) -> Wait {
 
 // The state machine.
 impl Node {
-    pub(super) fn sync_message(&self, from: NodeId, message: Message) {
-        self.sync_step(Input::Message(from, message));
-    }
-
-    /// Takes a step. Returns whether it sent a message.
-    pub(super) fn sync_step(&self, input: Input) -> bool {
-        let Ok(sent) = node::with_token(&mut self.carrier(), &input, |state| self.step_locked(state, input));
-        sent
-    }
-
-    fn step_locked(&self, state: &mut State, input: Input) -> bool {
-        let State { sync, effects, .. } = state;
-        sync.step(input, effects);
-        self.carry_out_sync(state)
-    }
-
-    /// Carries out the effects. Returns whether it sent a message.
-    fn carry_out_sync(&self, state: &mut State) -> bool {
-        let State { sync, effects, .. } = state;
-        let mut sent = false;
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Send(to, message) => {
-                    sent = true;
-                    self.send(to, &wire::Message::Sync(message));
-                }
-                Effect::Wake(ticket, value) => self.waiters.signal(ticket, value),
-                Effect::Refused(ticket, reason) => self.waiters.refuse(ticket, reason),
-                Effect::Violation(from, what) => self.refuse_frame(from, what),
-            }
-        }
-        if self.is_leaving() && sync.is_clear() {
-            self.rouse_leaver();
-        }
-        sent
+    /// The objects take a fact.
+    pub(super) fn sync_step(&self, input: Input) {
+        let Ok(()) = node::take_fact(&mut self.carrier(), node::Input::Sync(input));
     }
 }
 
