@@ -93,8 +93,7 @@ pub trait Parts {
 /// The shard takes one fact, with what came with it. Returns the number of messages that it sent.
 #[inline]
 pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) -> Result<u32, C::Breach> {
-    if let Input::Message { message, .. } = &input
-        && message.piggybacked().is_some()
+    if let Input::Message { message: Message::Piggybacked { .. }, .. } = input
         && carrier.has_changed_protocols()
     {
         // Nobody waited for it when all met to change protocols, so it may be of the time before.
