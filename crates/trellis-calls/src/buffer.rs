@@ -7,6 +7,8 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
+use crate::shared;
+
 /// Up to this many bytes lie on the stack, which may be that of a signal handler.
 const SMALL_BYTES: usize = 512;
 
@@ -55,11 +57,22 @@ impl Buffer {
     /// # Safety
     /// They are readable.
     pub(crate) unsafe fn with(mut self, from: *const c_void) -> Buffer {
-        if self.is_there() {
-            // SAFETY: the caller's promise; the buffer has this many bytes.
-            unsafe { self.at::<u8>().copy_from_nonoverlapping(from.cast(), self.bytes) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.take(from, self.bytes) };
         self
+    }
+
+    /// Copies bytes of the program to its beginning.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn take(&mut self, from: *const c_void, bytes: usize) {
+        debug_assert!(bytes <= self.bytes, "no more is taken than fits");
+        if self.is_there() {
+            shared::announce(from, bytes, false);
+            // SAFETY: the caller's promise; the buffer has this many bytes.
+            unsafe { self.at::<u8>().copy_from_nonoverlapping(from.cast(), bytes) };
+        }
     }
 
     /// Its first byte.
@@ -83,6 +96,7 @@ impl Buffer {
     /// The kernel filled them, and `to` is writable.
     pub(crate) unsafe fn give(&mut self, to: *mut c_void, bytes: usize) {
         debug_assert!(bytes <= self.bytes, "no more comes back than fits");
+        shared::announce(to, bytes, true);
         // SAFETY: the caller's promise.
         unsafe { to.cast::<u8>().copy_from_nonoverlapping(self.at(), bytes) };
     }

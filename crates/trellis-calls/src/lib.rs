@@ -55,6 +55,13 @@ pub unsafe extern "C" fn __trellis_calls_watch(
     true
 }
 
+/// From now on `announce` gets the parts of shared memory that a call is about to copy: where they begin, how many bytes
+/// they have, and whether the call stores to them. What it does is a hint for the runtime: the call does not depend on it.
+#[unsafe(no_mangle)]
+pub extern "C" fn __trellis_calls_announce_to(announce: extern "C" fn(usize, usize, bool)) {
+    shared::announce_to(announce);
+}
+
 /// The range that begins at `start` is not shared any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_calls_forget(start: usize) {

@@ -3,7 +3,8 @@
 //! Promises: asking costs a load and a comparison for each region, allocates nothing and takes no lock, so that any
 //! call may ask, also in a signal handler. The table is changed by the runtime alone, when a region begins and ends.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The maximum number of regions of a process, each piece of one counted: a program with threads has one or two for each
 /// of its libraries.
@@ -66,4 +67,27 @@ pub(crate) fn rest<T: ?Sized>(first: *const T) -> usize {
 /// Whether there is any shared memory at all.
 pub(crate) fn is_any() -> bool {
     SLOTS_USED.load(Ordering::Acquire) != 0
+}
+
+/// The runtime's function for [`announce`]; null before it has said one.
+static ANNOUNCE: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// The size of the smallest page: a fault on one costs no more than announcing it.
+const PAGE_BYTES_MIN: usize = 4096;
+
+/// From now on this function is told.
+pub(crate) fn announce_to(announce: extern "C" fn(usize, usize, bool)) {
+    ANNOUNCE.store(announce as *mut (), Ordering::Release);
+}
+
+/// The caller is about to touch these bytes, and stores to them if it says so: missing pages come together then.
+pub(crate) fn announce<T: ?Sized>(first: *const T, bytes: usize, stores: bool) {
+    if bytes <= PAGE_BYTES_MIN {
+        return;
+    }
+    let announce = ANNOUNCE.load(Ordering::Acquire);
+    if !announce.is_null() {
+        // SAFETY: `announce_to` stored a function of this type.
+        let announce = unsafe { std::mem::transmute::<*mut (), extern "C" fn(usize, usize, bool)>(announce) };
+        announce(first.cast::<u8>() as usize, bytes, stores);
+    }
 }

@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use crate::shared;
 
 /// The most bytes that go through private memory at a time.
-const BLOCK_BYTES: usize = 64 << 10;
+const BLOCK_BYTES: usize = 1 << 20;
 
 type Read = unsafe extern "C" fn(*mut c_void, usize, usize, *mut FILE) -> usize;
 type Write = unsafe extern "C" fn(*const c_void, usize, usize, *mut FILE) -> usize;
@@ -119,13 +119,14 @@ pub(crate) fn fwrite(real: Write, from: *const c_void, size: usize, count: usize
 #[cold]
 #[inline(never)]
 fn written(real: Write, from: *const c_void, bytes: usize, stream: *mut FILE) -> usize {
+    let mut private = Buffer::of(BLOCK_BYTES.min(bytes));
     let mut done = 0;
     // SAFETY: the program's stream, and bytes that it would have been given.
     unsafe {
         let _locked = Locked::of(stream);
         while done < bytes {
             let wanted = BLOCK_BYTES.min(bytes - done);
-            let mut private = Buffer::copied(from.byte_add(done), wanted);
+            private.take(from.byte_add(done), wanted);
             let got = real(private.at(), 1, wanted, stream);
             done += got;
             if got < wanted {

@@ -314,6 +314,7 @@ impl<'list> Pieces<'list> {
         if into.is_there() {
             let mut at: *mut u8 = into.at();
             self.parts(first, into.bytes(), |from, part| {
+                shared::announce(from, part, false);
                 // SAFETY: the caller's promise; there is room for all of them.
                 unsafe {
                     at.copy_from_nonoverlapping(from, part);
@@ -329,6 +330,7 @@ impl<'list> Pieces<'list> {
     pub(crate) unsafe fn scatter(self, first: usize, all: &mut Buffer, bytes: usize) {
         let mut at: *const u8 = all.at();
         self.parts(first, bytes, |to, part| {
+            shared::announce(to, part, true);
             // SAFETY: the caller's promise.
             unsafe {
                 to.copy_from_nonoverlapping(at, part);

@@ -463,3 +463,41 @@ fn pages_that_can_only_be_read_are_written_to() {
         }
     });
 }
+
+#[test]
+fn what_a_call_is_about_to_copy_is_announced_and_nothing_else() {
+    with_the_library("what_a_call_is_about_to_copy_is_announced_and_nothing_else", |shared| {
+        let content = some(8 * PAGE);
+        let [reader, writer] = pair_of(libc::SOCK_SEQPACKET);
+        let (from, to) = (shared.bytes(&content), shared.room(8 * PAGE));
+        let pages = |at: *mut c_void, bytes: usize| {
+            let page = |byte: usize| (at as usize + byte - shared.world.at(0) as usize) / PAGE;
+            page(0)..page(bytes - 1) + 1
+        };
+        // SAFETY: calls of the C library with memory of the region.
+        unsafe {
+            shared.world.announced();
+            assert_eq!(good(libc::write(writer, from, 3 * PAGE)), 3 * PAGE);
+            assert_eq!(shared.world.announced(), [(pages(from, 3 * PAGE), false)]);
+            assert_eq!(good(libc::read(reader, to, 8 * PAGE)), 3 * PAGE);
+            assert_eq!(shared.world.announced(), [(pages(to, 3 * PAGE), true)], "only what was received");
+            assert_eq!(shared.seen(to, 3 * PAGE), content[..3 * PAGE]);
+            // A page, or less, costs no more without.
+            assert_eq!(good(libc::write(writer, from, PAGE)), PAGE);
+            assert_eq!(good(libc::read(reader, to, PAGE)), PAGE);
+            assert_eq!(shared.world.announced(), []);
+            for piece in [from, to] {
+                let list = libc::iovec { iov_base: piece, iov_len: 2 * PAGE };
+                let call = if piece == from {
+                    libc::writev(writer, &raw const list, 1)
+                } else {
+                    libc::readv(reader, &raw const list, 1)
+                };
+                assert_eq!(good(call), 2 * PAGE);
+                assert_eq!(shared.world.announced(), [(pages(piece, 2 * PAGE), piece == to)]);
+            }
+            libc::close(reader);
+            libc::close(writer);
+        }
+    });
+}

@@ -190,6 +190,35 @@ fn announced_pages_are_there_when_they_are_touched() {
 }
 
 #[test]
+fn memory_that_is_about_to_be_copied_is_there_when_it_is_touched() {
+    run(
+        2,
+        |config| config.catch = Catch::Signal,
+        |cluster| {
+            let (from, pages) = (word(cluster, 512), 700);
+            let every = || (512..512 + pages * 512).step_by(512);
+            if cluster.node() == 0 {
+                every().for_each(|index| word(cluster, index).store(index as u64, Ordering::Relaxed));
+            }
+            cluster.barrier(0).unwrap();
+            if cluster.node() == 1 {
+                let before = cluster.counters();
+                trellis::memory::announce(std::ptr::from_ref(from) as usize, pages * 4096, true);
+                every().for_each(|index| {
+                    assert_eq!(word(cluster, index).fetch_add(1, Ordering::Relaxed), index as u64);
+                });
+                // What is here is not asked for again.
+                trellis::memory::announce(std::ptr::from_ref(from) as usize, pages * 4096, true);
+                let since = cluster.counters().since(&before);
+                assert_eq!(since.read_faults + since.write_faults + since.upgrade_faults, 0);
+                assert_eq!(since.prefetched_pages, pages as u64);
+            }
+            cluster.barrier(1).unwrap();
+        },
+    );
+}
+
+#[test]
 fn larger_pages_travel_whole() {
     for page_bytes in [64 << 10, 2 << 20] {
         run(

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::{REGION_BYTES, on_every_protocol, run, word};
+use trellis::config::Catch;
 use trellis::{Cluster, Protocol, WaitError};
 
 const PAGE_BYTES: usize = 4096;
@@ -115,6 +116,38 @@ fn a_stream_arrives_whole_whether_announced_or_not() {
         every().for_each(|index| assert_eq!(word(cluster, index).load(Ordering::Relaxed), index as u64 + 2));
         cluster.barrier(2).unwrap();
     });
+}
+
+/// What a system call is about to copy is announced by its address. It ends within pages.
+#[test]
+fn memory_that_is_about_to_be_copied_comes_whole() {
+    let words = 600 * PAGE_WORDS;
+    let every = || (3..words).step_by(64);
+    let value = |index: usize, turn: usize| (index + turn) as u64;
+    let announce = |cluster: &Cluster, write| {
+        let start = std::ptr::from_ref(word(cluster, 3)) as usize;
+        trellis::memory::announce(start, (words - 3) * 8, write);
+    };
+    for coherence in Protocol::all() {
+        run(
+            2,
+            |config| (config.coherence, config.catch) = (coherence, Catch::Signal),
+            |cluster| {
+                for turn in 0..4 {
+                    if cluster.node() == turn % 2 {
+                        if turn > 0 {
+                            announce(cluster, turn == 3);
+                            let loaded = |index| word(cluster, index).load(Ordering::Relaxed);
+                            every().for_each(|index| assert_eq!(loaded(index), value(index, turn - 1)));
+                        }
+                        announce(cluster, true);
+                        every().for_each(|index| word(cluster, index).store(value(index, turn), Ordering::Relaxed));
+                    }
+                    cluster.barrier(0).unwrap();
+                }
+            },
+        );
+    }
 }
 
 #[test]

@@ -34,4 +34,4 @@ pub use region::{
     REGION_BYTES_MIN, Region, RegionOptions, Reserve,
 };
 pub use sys::linux::limits::can_hold;
-pub use sys::linux::signals::{REGIONS_MAX, claim_signal};
+pub use sys::linux::signals::{REGIONS_MAX, announce, claim_signal};

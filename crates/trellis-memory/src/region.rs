@@ -74,6 +74,12 @@ pub trait FaultServer: Send + Sync {
     /// The interrupted code can hold any lock of the application, the allocator's included, so this must neither
     /// allocate nor take a lock that code touching a region can hold. A panic here ends the process.
     fn serve(&self, fault: Fault);
+
+    /// The calling thread is about to touch these pages, all of them, and stores to them with `write`. This is a hint: what
+    /// is missing may be requested at once. It is called under the same conditions as [`FaultServer::serve`].
+    fn announce(&self, pages: Range<usize>, write: bool) {
+        let _ = (pages, write);
+    }
 }
 
 /// How much memory is secured at the start.

@@ -41,6 +41,12 @@ pub(crate) fn begin(begin: &Begin) {
     action.sa_flags |= libc::SA_ONSTACK;
     // SAFETY: the handler keeps to what a handler may do.
     unsafe { system_calls::set_action(libc::SIGBUS, &action) };
+    runtime::announce_to(announced);
+}
+
+/// A system call of the program that is made whole is about to copy memory of the region.
+extern "C" fn announced(start: usize, bytes: usize, write: bool) {
+    runtime::announce(start, bytes, write);
 }
 
 /// Whether threads of the program serve their faults.

@@ -125,6 +125,8 @@ functions! {
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
     leave_uncounted: "trellis_threads_leave_uncounted" = fn();
     claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize) -> bool;
+    announce: "trellis_threads_announce" = fn(start: usize, bytes: usize, write: bool);
+    announce_to: "__trellis_calls_announce_to" = fn(announce: extern "C" fn(usize, usize, bool));
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }
 

@@ -255,6 +255,12 @@ pub unsafe extern "C" fn trellis_threads_claim_signal(signal: c_int, action: usi
     unsafe { claim(signal, action as *const libc::sigaction, before as *mut libc::sigaction) }
 }
 
+/// The calling thread is about to touch all of these bytes, and stores to them with `write`: missing pages come together.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_announce(start: usize, bytes: usize, write: bool) {
+    trellis::memory::announce(start, bytes, write);
+}
+
 /// Names what lies in the region, for the record and for advice.
 fn name_memory(
     cluster: &Cluster,

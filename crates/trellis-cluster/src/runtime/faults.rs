@@ -53,6 +53,12 @@ impl FaultServer for NodeFaults {
             None => super::failure::end_process("the region was touched after this node left the cluster"),
         }
     }
+
+    fn announce(&self, pages: Range<usize>, write: bool) {
+        if let Some(node) = self.0.upgrade() {
+            node.announce(pages.start as u32..pages.end as u32, write);
+        }
+    }
 }
 
 /// The wait of a thread that touched a page.
@@ -231,22 +237,42 @@ impl Node {
         fetched
     }
 
+    /// A thread is about to touch all of these pages, and serves its own faults.
+    fn announce(&self, pages: Range<u32>, write: bool) {
+        self.refuse_after_leaving();
+        // Those at memory servers are waited for by threads of their own.
+        if self.leases.get().is_some() {
+            return;
+        }
+        let started = self.now();
+        let _inside = self.inside(started);
+        // The pages that do not come are asked for again when they are touched, and the fault says why.
+        let _ = self.fetch(pages, write, Why::Announced);
+        LiveCounters::add(&self.counters().fault_wait_ns, self.now() - started);
+    }
+
+    /// Requests pages in runs, several at a time, and returns when no request for them is under way any more. It does not
+    /// allocate unless it fails.
     pub(super) fn fetch(&self, pages: Range<u32>, write: bool, why: Why) -> Result<(), WaitError> {
         let window = self.window_pages_max;
         let needed = if write { Access::Write } else { Access::Read };
-        let mut under_way = std::collections::VecDeque::with_capacity(RUNS_UNDER_WAY_MAX);
-        let mut next = pages.start;
-        while next < pages.end {
-            if under_way.len() == RUNS_UNDER_WAY_MAX {
-                self.wait_until_come(under_way.pop_front().expect("it is full"), needed)?;
+        let run_from = |first: u32| PageRange::around(PageIndex(first), first, pages.end.min(first + window));
+        let (mut asked, mut come, mut under_way) = (pages.start, pages.start, 0);
+        while come < pages.end {
+            while asked < pages.end && under_way < RUNS_UNDER_WAY_MAX {
+                let run = run_from(asked);
+                (asked, under_way) = (run.end(), under_way + 1);
+                let mut shard = lock(self.shard_of(run.first()));
+                let has_all = || run.pages().all(|page| shard.node.protocol.access(page) >= needed);
+                if why == Why::Gathered || !has_all() {
+                    self.ask_ahead(&mut shard, run, write, why);
+                }
             }
-            let run = PageRange::around(PageIndex(next), next, pages.end.min(next + window));
-            next = run.end();
-            let mut shard = lock(self.shard_of(run.first()));
-            self.ask_ahead(&mut shard, run, write, why);
-            under_way.push_back(run);
+            let run = run_from(come);
+            (come, under_way) = (run.end(), under_way - 1);
+            self.wait_until_come(run, needed)?;
         }
-        under_way.into_iter().try_for_each(|run| self.wait_until_come(run, needed))
+        Ok(())
     }
 
     /// Waits until no request for a page of `run` is under way any more.

@@ -3,6 +3,7 @@
 
 #![allow(dead_code)]
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ struct Held {
     access: Vec<Access>,
     fetched: Vec<bool>,
     faults: Vec<Fault>,
+    announced: Vec<(Range<usize>, bool)>,
 }
 
 impl Peer {
@@ -75,6 +77,13 @@ impl FaultServer for Peer {
     fn serve(&self, fault: Fault) {
         let mut held = self.held();
         self.answer(&mut held, fault);
+    }
+
+    fn announce(&self, pages: Range<usize>, write: bool) {
+        let mut held = self.held();
+        if held.announced.len() < held.announced.capacity() {
+            held.announced.push((pages, write));
+        }
     }
 }
 
@@ -139,6 +148,7 @@ impl World {
                 access: vec![Access::None; pages],
                 fetched: vec![false; pages],
                 faults: Vec::with_capacity(FAULTS_MAX),
+                announced: Vec::with_capacity(FAULTS_MAX),
             }),
         });
         assert!(peer.region.set(Arc::clone(&region)).is_ok());
@@ -153,6 +163,11 @@ impl World {
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.region.bytes());
         self.region.base().wrapping_add(offset)
+    }
+
+    /// What was announced since the last question: pages, and whether they are stored to.
+    pub(crate) fn announced(&self) -> Vec<(Range<usize>, bool)> {
+        self.peer.held().announced.drain(..).collect()
     }
 
     /// A load by the application.

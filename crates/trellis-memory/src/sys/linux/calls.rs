@@ -6,9 +6,10 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
 
-use super::signals::claim_signal;
+use super::signals::{announce, claim_signal};
 
 type Claim = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> bool;
+type Announce = extern "C" fn(usize, usize, bool);
 
 /// The address of a function of the library; `None` if no library of this process has it.
 fn function(name: &CStr) -> Option<*mut c_void> {
@@ -71,7 +72,15 @@ pub(crate) fn watch(start: usize, bytes: usize) -> Option<Watching> {
     let is_watched = unsafe {
         transmute::<*mut c_void, unsafe extern "C" fn(usize, usize, Claim) -> bool>(watch)(start, bytes, claim)
     };
+    if let Some(announce_to) = function(c"__trellis_calls_announce_to").filter(|_| is_watched) {
+        // SAFETY: the library's function, which has this type.
+        unsafe { transmute::<*mut c_void, extern "C" fn(Announce)>(announce_to)(announced) };
+    }
     is_watched.then_some(Watching { start })
+}
+
+extern "C" fn announced(start: usize, bytes: usize, write: bool) {
+    announce(start, bytes, write);
 }
 
 unsafe extern "C" fn claim(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> bool {

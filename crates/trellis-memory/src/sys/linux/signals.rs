@@ -154,6 +154,27 @@ fn restore_default(signal: c_int) {
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, null::<c_void>(), KERNEL_SET_BYTES) };
 }
 
+/// Says that the calling thread is about to touch all of these bytes, and stores to them with `write`. Pages of regions
+/// that are missing come together then, instead of one after the other. This is a hint: nothing depends on it.
+///
+/// Only regions whose faults are served in the faulting thread are told. Async-signal-safe; `errno` stays as it is.
+pub fn announce(start: usize, bytes: usize, write: bool) {
+    let (mut at, end) = (start, start.saturating_add(bytes));
+    while at < end {
+        let Some(watch) = watches::find(at).filter(|watch| watch.serves()) else { return };
+        let (base, size) = watch.range();
+        let upto = end.min(base + size);
+        let errno_before = errno();
+        // As while a fault is served: a handler of the application would need the locks that this thread holds.
+        let mask = change_mask(libc::SIG_BLOCK, !FAULT_SIGNALS & !SYSTEM_CALL_SIGNAL);
+        watch.announce(at, upto - 1, write);
+        change_mask(libc::SIG_SETMASK, mask);
+        // SAFETY: this thread's own errno.
+        unsafe { *libc::__errno_location() = errno_before };
+        at = upto;
+    }
+}
+
 /// The handler.
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let errno_before = errno();

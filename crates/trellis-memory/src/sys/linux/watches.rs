@@ -128,15 +128,35 @@ impl Watch {
 
     /// Lets the server serve the fault at `address`. Returns when the access may be retried.
     pub(crate) fn serve(&self, address: usize, write: bool) {
+        self.with_server(|server| {
+            let (page, offset) = self.place(address);
+            server.serve(Fault { page, offset, write });
+        });
+    }
+
+    /// Tells the server that the bytes from `first` to `last` are about to be touched, if they are in more than one page.
+    pub(crate) fn announce(&self, first: usize, last: usize, write: bool) {
+        self.with_server(|server| {
+            let pages = self.place(first).0..self.place(last).0 + 1;
+            if pages.len() > 1 {
+                server.announce(pages, write);
+            }
+        });
+    }
+
+    /// The page of an address, and its place there.
+    fn place(&self, address: usize) -> (usize, usize) {
+        let byte = address - self.base.load(Ordering::Relaxed);
+        let shift = self.page_shift.load(Ordering::Relaxed);
+        (self.first_page.load(Ordering::Relaxed) + (byte >> shift), byte & ((1 << shift) - 1))
+    }
+
+    fn with_server(&self, call: impl FnOnce(&dyn FaultServer)) {
         self.serving.fetch_add(1, Ordering::SeqCst);
         let server = self.server.load(Ordering::SeqCst);
         if !server.is_null() {
-            let byte = address - self.base.load(Ordering::Relaxed);
-            let shift = self.page_shift.load(Ordering::Relaxed);
-            let page = self.first_page.load(Ordering::Relaxed) + (byte >> shift);
-            let offset = byte & ((1 << shift) - 1);
             // SAFETY: the counter was incremented, so the server is not freed before it is decremented.
-            unsafe { (*server).serve(Fault { page, offset, write }) };
+            call(unsafe { &**server });
         }
         self.serving.fetch_sub(1, Ordering::SeqCst);
     }
