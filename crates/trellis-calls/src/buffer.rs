@@ -102,6 +102,57 @@ impl Buffer {
     }
 }
 
+/// A private copy of bytes of which the kernel may set some: what it does not set stays the program's.
+pub(crate) struct Changeable {
+    /// The bytes for the kernel, and the same as they were before.
+    both: Buffer,
+    of: *mut c_void,
+    bytes: usize,
+}
+
+impl Changeable {
+    /// A copy of bytes of the program, with zeros behind them if the kernel looks at more than are there.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn copied(of: *mut c_void, bytes: usize, room: usize) -> Changeable {
+        let mut both = Buffer::of(bytes + room);
+        // SAFETY: the caller's promise; there is room for the bytes, and once more behind the room.
+        unsafe {
+            both.take(of, bytes);
+            if both.is_there() {
+                let copy = both.at::<u8>();
+                copy.add(bytes).write_bytes(0, room - bytes);
+                copy.add(room).copy_from_nonoverlapping(copy, bytes);
+            }
+        }
+        Changeable { both, of, bytes }
+    }
+
+    /// What the kernel gets.
+    pub(crate) fn at<T>(&mut self) -> *mut T {
+        self.both.at()
+    }
+
+    /// Copies what the kernel has set to the program.
+    ///
+    /// # Safety
+    /// The kernel would have written there.
+    pub(crate) unsafe fn finish(&mut self) {
+        if !self.both.is_there() {
+            return;
+        }
+        let room = self.both.bytes() - self.bytes;
+        let (now, before) = (self.both.at::<u8>(), self.both.at::<u8>().wrapping_add(room));
+        // SAFETY: both copies have so many bytes, which `copied` has set; the caller's promise.
+        unsafe {
+            for byte in (0..self.bytes).filter(|byte| *now.add(*byte) != *before.add(*byte)) {
+                self.of.cast::<u8>().add(byte).write(*now.add(byte));
+            }
+        }
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         if !self.mapping.is_null() && self.is_there() {

@@ -15,12 +15,16 @@
 
 mod arguments;
 mod buffer;
+mod classes;
+mod numbers;
 mod processes;
+mod refused;
 mod shared;
 mod signals;
 mod sockets;
 mod stdio;
 mod streams;
+mod system_calls;
 mod table;
 mod waits;
 

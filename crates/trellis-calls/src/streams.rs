@@ -26,7 +26,7 @@ const STREAM_PIECE_BYTES: usize = 16 << 20;
 
 /// Whether the kernel reads the memory or writes to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+pub(crate) enum Use {
     Takes,
     Fills,
 }
@@ -341,7 +341,7 @@ impl<'list> Pieces<'list> {
 }
 
 /// A call with pieces: `call` gets one piece of private memory at a time, and how many bytes came before.
-fn in_one(
+pub(crate) fn in_one(
     file: c_int,
     list: *const iovec,
     count: c_int,
@@ -413,7 +413,7 @@ pub(crate) fn pwritev(real: VectorAt, file: c_int, list: *const iovec, count: c_
 }
 
 /// Where a call with pieces begins after some bytes; -1 is the place of the descriptor itself.
-fn place(at: i64, before: usize) -> i64 {
+pub(crate) fn place(at: i64, before: usize) -> i64 {
     if at == -1 { at } else { at + before as i64 }
 }
 

@@ -3,19 +3,18 @@
 //! Promises: lists are read before the call and written after it, so that nothing that was reported is lost.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{epoll_event, fd_set, pollfd, timespec, timeval};
 
 use crate::arguments::{Argument, In, InOut, Out, given};
-use crate::buffer::Buffer;
-use crate::shared;
+use crate::buffer::{Buffer, Changeable};
 use crate::signals::Mask;
 use crate::streams::listed;
+use crate::{refused, shared};
 use trellis_interpose::{errno, set_errno};
 
 /// `poll` and its like, which set one field of each entry.
-fn polled(list: *mut pollfd, count: u64, call: impl FnOnce(*mut pollfd) -> c_int) -> c_int {
+pub(crate) fn polled(list: *mut pollfd, count: u64, call: impl FnOnce(*mut pollfd) -> c_int) -> c_int {
     if !shared::overlaps(list, (count as usize).saturating_mul(size_of::<pollfd>())) {
         return call(list);
     }
@@ -87,7 +86,7 @@ pub(crate) fn ppoll_checked(
 }
 
 /// Sets of so many descriptors: the kernel uses whole words, whatever the size of the type.
-fn selected(count: c_int, sets: [*mut fd_set; 3], call: impl FnOnce([*mut fd_set; 3]) -> c_int) -> c_int {
+pub(crate) fn selected(count: c_int, sets: [*mut fd_set; 3], call: impl FnOnce([*mut fd_set; 3]) -> c_int) -> c_int {
     let bytes = (count.max(0) as usize).div_ceil(64) * 8;
     if !sets.iter().any(|set| shared::overlaps(*set, bytes)) {
         return call(sets);
@@ -102,18 +101,8 @@ fn selected_shared(sets: [*mut fd_set; 3], bytes: usize, call: impl FnOnce([*mut
     let inside = |set: *mut fd_set| bytes.min(shared::rest(set));
     // SAFETY: the kernel would read the words of each set, and write to them.
     unsafe {
-        let mut private = sets.map(|set| {
-            let is_shared = inside(set) > 0;
-            is_shared.then(|| {
-                let mut copy = Buffer::of(2 * bytes);
-                copy.at::<u8>().write_bytes(0, 2 * bytes);
-                // Once for the call, and once to know afterwards what it changed.
-                for place in [0, bytes] {
-                    copy.at::<u8>().add(place).copy_from_nonoverlapping(set.cast(), inside(set));
-                }
-                copy
-            })
-        });
+        let is_shared = |set: *mut fd_set| inside(set) > 0;
+        let mut private = sets.map(|set| is_shared(set).then(|| Changeable::copied(set.cast(), inside(set), bytes)));
         let mut given = sets;
         for (given, private) in given.iter_mut().zip(&mut private) {
             if let Some(private) = private {
@@ -122,13 +111,7 @@ fn selected_shared(sets: [*mut fd_set; 3], bytes: usize, call: impl FnOnce([*mut
         }
         let answer = call(given);
         if answer >= 0 {
-            for (set, private) in sets.into_iter().zip(&mut private) {
-                let Some(private) = private else { continue };
-                let (now, before): (*const u64, *const u64) = (private.at(), private.at::<u8>().add(bytes).cast());
-                for word in (0..inside(set) / 8).filter(|word| *now.add(*word) != *before.add(*word)) {
-                    set.cast::<u64>().add(word).write_unaligned(*now.add(word));
-                }
-            }
+            private.iter_mut().flatten().for_each(|private| private.finish());
         }
         answer
     }
@@ -216,6 +199,15 @@ pub(crate) fn epoll_pwait2(
     })
 }
 
+/// Commands of fcntl(2) about who gets the signals of a descriptor.
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+/// Those about how long what is written will be kept.
+const F_GET_RW_HINT: c_int = 1035;
+const F_SET_RW_HINT: c_int = 1036;
+const F_GET_FILE_RW_HINT: c_int = 1037;
+const F_SET_FILE_RW_HINT: c_int = 1038;
+
 /// `fcntl`, whose third argument is an address for some commands.
 pub(crate) fn fcntl(
     real: unsafe extern "C" fn(c_int, c_int, usize) -> c_int,
@@ -228,6 +220,18 @@ pub(crate) fn fcntl(
             with(InOut(argument as *mut libc::flock), |lock| {
                 // SAFETY: memory that is the program's or private.
                 unsafe { real(file, command, lock.0 as usize) }
+            })
+        }
+        F_GET_RW_HINT | F_GET_FILE_RW_HINT | F_GETOWN_EX => {
+            with(Out(argument as *mut u64), |to| {
+                // SAFETY: as above.
+                unsafe { real(file, command, to.0 as usize) }
+            })
+        }
+        F_SET_RW_HINT | F_SET_FILE_RW_HINT | F_SETOWN_EX => {
+            with(In(argument as *const u64), |from| {
+                // SAFETY: as above.
+                unsafe { real(file, command, from.0 as usize) }
             })
         }
         libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
@@ -254,17 +258,47 @@ fn with<A: Argument>(argument: A, call: impl FnOnce(A) -> c_int) -> c_int {
     }
 }
 
-/// The argument of TCGETS and its like. The `termios` of the C library is larger.
-#[repr(C)]
-struct KernelTerminal([u8; 36]);
+/// How many bytes the argument of a request has; `None` if that is not known. The number of a newer request says it
+/// (ioctl(2)).
+fn bytes_of(request: u64) -> Option<usize> {
+    /// The `struct termios` of the kernel. That of the C library is larger.
+    const TERMINAL: usize = 36;
+    /// The argument of requests about interfaces (`struct ifreq`, netdevice(7)).
+    const INTERFACE: usize = 40;
+    let of_number = (request >> 16 & 0x3fff) as usize;
+    Some(match request {
+        libc::TCGETS | libc::TCSETS | libc::TCSETSW | libc::TCSETSF => TERMINAL,
+        // Terminals of System V (`struct termio`), and lines (`struct serial_struct`).
+        0x5405..=0x5408 => 18,
+        0x541e | 0x541f => 72,
+        libc::TIOCGWINSZ | libc::TIOCSWINSZ => size_of::<libc::winsize>(),
+        libc::TIOCSTI => 1,
+        libc::FIONREAD | libc::TIOCGPGRP | libc::TIOCSPGRP | libc::TIOCOUTQ | libc::TIOCGSID => size_of::<c_int>(),
+        libc::TIOCMGET | libc::TIOCMSET | libc::TIOCMBIS | libc::TIOCMBIC => size_of::<c_int>(),
+        libc::FIONBIO | libc::FIOASYNC | libc::TIOCGETD | libc::TIOCSETD | libc::TIOCPKT => size_of::<c_int>(),
+        // FIBMAP, FIGETBSZ, FIOQSIZE, and the numbers and the shape of a disk.
+        1 | 2 => size_of::<c_int>(),
+        0x5460 | 0x1260 => size_of::<u64>(),
+        0x1268 => size_of::<c_int>(),
+        0x0301 => 16,
+        // Those of sockets: owners, marks, and times of packets.
+        0x8901..=0x8905 => size_of::<c_int>(),
+        0x8906 | 0x8907 => size_of::<timespec>(),
+        // Those of interfaces. The list has the address of another memory.
+        libc::SIOCGIFCONF => size_of::<InterfaceList>(),
+        0x8900..=0x89ff => INTERFACE,
+        _ => return (of_number > 0).then_some(of_number),
+    })
+}
 
-/// The argument of requests about interfaces (`struct ifreq`, netdevice(7)).
+/// The argument of SIOCGIFCONF (`struct ifconf`).
 #[repr(C)]
-struct InterfaceRequest([u8; 40]);
+struct InterfaceList {
+    bytes: c_int,
+    list: *mut c_void,
+}
 
-/// `ioctl`: requests of terminals and interfaces work on private memory. The memory of others is touched before the call,
-/// as far as their number tells their size (ioctl(2)); they may use more, so that a copy could be too small, and what they
-/// did cannot be done again.
+/// `ioctl`, on private memory. A request of which the size of its memory is not known is refused.
 pub(crate) fn ioctl(
     real: unsafe extern "C" fn(c_int, u64, usize) -> c_int,
     file: c_int,
@@ -286,40 +320,32 @@ fn ioctl_shared(
     request: u64,
     argument: usize,
 ) -> c_int {
-    // SAFETY: as the program calls it, on private memory or its own.
-    let call = |argument: usize| unsafe { real(file, request, argument) };
-    match request {
-        libc::TCGETS => return with(Out(argument as *mut KernelTerminal), |to| call(to.0 as usize)),
-        libc::TCSETS | libc::TCSETSW | libc::TCSETSF => {
-            return with(In(argument as *const KernelTerminal), |from| call(from.0 as usize));
-        }
-        libc::TIOCGWINSZ => return with(Out(argument as *mut libc::winsize), |to| call(to.0 as usize)),
-        libc::TIOCSWINSZ => return with(In(argument as *const libc::winsize), |from| call(from.0 as usize)),
-        libc::FIONREAD | libc::TIOCGPGRP | libc::TIOCOUTQ | libc::TIOCMGET | libc::TIOCGSID => {
-            return with(Out(argument as *mut c_int), |to| call(to.0 as usize));
-        }
-        libc::FIONBIO | libc::FIOASYNC | libc::TIOCSPGRP | libc::TIOCMSET => {
-            return with(In(argument as *const c_int), |from| call(from.0 as usize));
-        }
-        // Those of sockets: owners, marks, and times of packets.
-        0x8901..=0x8905 => return with(InOut(argument as *mut c_int), |both| call(both.0 as usize)),
-        0x8906 | 0x8907 => return with(Out(argument as *mut timespec), |to| call(to.0 as usize)),
-        // Those of interfaces, apart from lists.
-        0x8900..=0x89ff if request != libc::SIOCGIFCONF => {
-            return with(InOut(argument as *mut InterfaceRequest), |both| call(both.0 as usize));
-        }
-        _ => {}
-    }
-    let bytes = ((request >> 16 & 0x3fff) as usize).max(1);
-    for at in [argument, argument + bytes - 1] {
-        if shared::overlaps(at as *const c_void, 1) {
-            // SAFETY: a byte of shared memory. An exchange with what is there changes nothing, and is a store for the catcher.
-            unsafe {
-                let byte = AtomicU8::from_ptr(at as *mut u8);
-                let now = byte.load(Ordering::Relaxed);
-                std::hint::black_box(byte.compare_exchange(now, now, Ordering::SeqCst, Ordering::SeqCst)).ok();
+    let Some(bytes) = bytes_of(request) else {
+        refused::say(format_args!("ioctl with the request {request:#x}"));
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: the kernel would use so many bytes there, and those of the list that is among them.
+    unsafe {
+        let mut private = Changeable::copied(argument as *mut c_void, bytes, bytes);
+        let place = private.at::<c_void>();
+        let answer = if request == libc::SIOCGIFCONF {
+            let listed = &mut *place.cast::<InterfaceList>();
+            let (list, bytes) = (listed.list, if listed.list.is_null() { 0 } else { listed.bytes.max(0) as usize });
+            let mut interfaces = Changeable::copied(list, bytes, bytes);
+            if bytes > 0 {
+                listed.list = interfaces.at();
             }
-        }
+            let answer = real(file, request, place as usize);
+            interfaces.finish();
+            listed.list = list;
+            answer
+        } else {
+            real(file, request, place as usize)
+        };
+        let error = errno();
+        private.finish();
+        set_errno(error);
+        answer
     }
-    call(argument)
 }

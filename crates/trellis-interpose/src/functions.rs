@@ -50,18 +50,31 @@ macro_rules! functions {
         $crate::functions!(@@ $name ($($argument: $type),*) $result, |real| $($answer)*(real, $($argument),*));
     };
     (@@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, |$real:ident| $body:expr) => {
+        /// The answer has no name of the C library: whoever takes its address gets this one, and not that of a library that
+        /// was loaded before.
+        #[allow(non_snake_case, reason = "it has the name of its function")]
+        pub(crate) mod $name {
+            #[allow(unused_imports, reason = "some rows use nothing but their own arguments")]
+            use super::*;
+
+            pub(crate) unsafe extern "C" fn answer($($argument: $type),*) -> $result {
+                let address = reals::$name.address();
+                if address.is_null() {
+                    $crate::set_errno($crate::ENOSYS);
+                    return <$result as $crate::Answer>::MISSING;
+                }
+                // SAFETY: the C library's function of this name, which has this type.
+                let $real = unsafe {
+                    std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
+                };
+                $body
+            }
+        }
+
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            let address = reals::$name.address();
-            if address.is_null() {
-                $crate::set_errno($crate::ENOSYS);
-                return <$result as $crate::Answer>::MISSING;
-            }
-            // SAFETY: the C library's function of this name, which has this type.
-            let $real = unsafe {
-                std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
-            };
-            $body
+            // SAFETY: as the program calls it.
+            unsafe { $name::answer($($argument),*) }
         }
     };
 }
