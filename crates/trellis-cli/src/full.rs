@@ -36,6 +36,9 @@ pub(crate) enum Command {
         /// The order as JSON
         order: String,
     },
+    /// The first process of a host of a lab
+    #[command(hide = true)]
+    LabHost,
 }
 
 /// Runs one of them. `all` is the whole command line, which some of them describe.
@@ -52,6 +55,7 @@ pub(crate) fn run(command: Command, all: clap::Command) -> Ending {
         Command::Completions(arguments) => manual::completions(&arguments, all),
         Command::Manual(arguments) => manual::manual(&arguments, all),
         Command::LabInit { order } => lab::init::run(&order),
+        Command::LabHost => lab::init::run_host(),
     }
 }
 

@@ -159,7 +159,7 @@ fn the_others_name_a_task_of_slurm_that_is_killed() {
     let Some(slurm) = Hosts::of_slurm("the_others_name_a_task_of_slurm_that_is_killed", 3) else { return };
     let mut run = srun(&slurm, &["-N", "3", "-n", "4"], "barrier");
     run.wait_for_output("up ", 4);
-    slurm.signal_node(&run, 1, "KILL");
+    slurm.signal_node(&run, "c1", 1, "KILL");
     // Node 0 sleeps outside of the memory, and the others wait for it in a barrier.
     wait_until("the others name node 1", || run.standard_error().matches("node 1").count() >= 2);
 }

@@ -292,7 +292,7 @@ fn a_node_that_fails_is_named_with_its_host() {
     );
     let mut run = lab.start_role("barrier", &["--hosts", "c1,c2"]);
     run.wait_for_output("up", 2);
-    lab.signal_node(&run, 1, "KILL");
+    lab.signal_node(&run, "c2", 1, "KILL");
     let run = run.finish();
     assert_eq!(run.code, Some(128 + libc::SIGKILL), "{run:?}");
     assert!(run.stderr.contains(" on c2) was killed by SIGKILL"), "{run:?}");

@@ -187,7 +187,7 @@ fn a_lab_runs_commands_and_ends_with_their_status() {
 fn a_host_has_its_own_name_mounts_and_temporary_files() {
     for way in ways("a_host_has_its_own_name_mounts_and_temporary_files") {
         println!("{way:?}");
-        let lab = Lab::up("own", &[way, &["--own-tmp"]].concat());
+        let lab = Lab::up("own", way);
         let run = |host: &str, script: &str| {
             let output = lab.command("run", &[host, "--", "sh", "-c", script]).current_dir("/").output();
             told(&output.expect("it can be started"))
@@ -205,7 +205,13 @@ fn a_host_has_its_own_name_mounts_and_temporary_files() {
         assert!(!run("c2", "ls /mnt").contains("mounted-in-a-lab") && !fs::exists("/mnt/mounted-in-a-lab").expect("/"));
         assert_eq!(run("c1", "ls -A /tmp; touch /tmp/mine; ls -A /tmp"), "mine\n");
         assert_eq!(run("c2", "ls -A /tmp"), "");
-        let folder = Folder::new();
+        assert_eq!(run("c1", "ls -A /dev/shm; touch /dev/shm/mine; ls -A /dev/shm"), "mine\n");
+        assert_eq!(run("c2", "ls -A /dev/shm"), "");
+        // A user that one host adds is one of no other.
+        assert_eq!(run("c1", "echo someone:x:4242:4242::/:/bin/sh >> /etc/passwd; id -un 4242"), "someone\n");
+        assert!(run("c2", "id -un 4242").contains("no such user"));
+        assert!(!fs::read_to_string("/etc/passwd").expect("every machine has it").contains("someone"));
+        let folder = Folder::of_this_machine();
         let elsewhere = lab.command("run", &["c1", "--", "true"]).current_dir(folder.path()).output();
         let elsewhere = elsewhere.expect("it can be started");
         let place = folder.path().display().to_string();

@@ -3,7 +3,7 @@
 //!
 //! It promises that the rest of the crate has no unsafe code, except `memory`. It must never decide anything.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddrV6, UdpSocket};
@@ -11,10 +11,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, netlink, sockopt};
@@ -24,6 +25,10 @@ use rustix::time::ClockId;
 
 /// The folder of temporary files.
 const TEMPORARY: &str = "/tmp";
+/// The folder of memory that processes share.
+const SHARED_MEMORY: &str = "/dev/shm";
+/// The folder of users and names.
+const SETTINGS: &str = "/etc";
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -85,33 +90,74 @@ fn mount_memory(folder: &str, more: MountFlags) -> io::Result<()> {
     Ok(mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV | more, None::<&CStr>)?)
 }
 
-/// Gives the calling thread a host name, contents of files and, if that is asked for, temporary files of its own; returns
+/// Gives the calling thread a host name, `/etc` with these files, temporary files and shared memory of its own; returns
 /// descriptors of the name's namespace and of that of the mounts.
-pub(crate) fn new_machine(name: &str, files: &[(&str, String)], has_own_tmp: bool) -> io::Result<[File; 2]> {
+pub(crate) fn new_machine(name: &str, files: &[(&str, String)]) -> io::Result<[File; 2]> {
     unshare(UnshareFlags::NEWUTS)?;
     rustix::system::sethostname(name.as_bytes())?;
     own_mounts()?;
-    // A file that is mounted elsewhere stays when its folder is no longer mounted: these have no other name.
+    // What is mounted elsewhere stays when its folder is no longer mounted: it has no other name.
     mount_memory(TEMPORARY, MountFlags::NOEXEC)?;
-    for (place, (file, contents)) in files.iter().enumerate() {
-        let source = format!("{TEMPORARY}/{place}");
-        std::fs::write(&source, contents)?;
+    own_settings(files)?;
+    unmount(TEMPORARY, UnmountFlags::DETACH)?;
+    mount_memory(TEMPORARY, MountFlags::empty())?;
+    open_to_all(TEMPORARY)?;
+    if std::fs::exists(SHARED_MEMORY)? {
+        mount_memory(SHARED_MEMORY, MountFlags::NOEXEC)?;
+        open_to_all(SHARED_MEMORY)?;
+    }
+    Ok([File::open("/proc/thread-self/ns/uts")?, File::open("/proc/thread-self/ns/mnt")?])
+}
+
+/// Lays an empty folder over `/etc`, which has these files and keeps what is changed, such as users.
+fn own_settings(files: &[(&str, String)]) -> io::Result<()> {
+    let [upper, work] = ["upper", "work"].map(|folder| format!("{TEMPORARY}/{folder}"));
+    for folder in [&upper, &work] {
+        std::fs::create_dir(folder)?;
         // Whatever the umask is.
-        std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o644))?;
-        match mount_bind(&source, *file) {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))?;
+    }
+    for (file, contents) in files {
+        let place = format!("{upper}/{file}");
+        std::fs::write(&place, contents)?;
+        std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o644))?;
+    }
+    let options = CString::new(format!("lowerdir={SETTINGS},upperdir={upper},workdir={work}"))?;
+    if mount("overlay", SETTINGS, "overlay", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str()).is_ok() {
+        return Ok(());
+    }
+    // Some kernels and containers have no such mounts, or only for root of the machine. There, hosts share their users.
+    for (file, _) in files {
+        match mount_bind(format!("{upper}/{file}"), format!("{SETTINGS}/{file}")) {
             // A machine without the file asks others for what would be in it.
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    unmount(TEMPORARY, UnmountFlags::DETACH)?;
-    if has_own_tmp {
-        mount_memory(TEMPORARY, MountFlags::empty())?;
-    }
-    // Where a container hides parts of /proc, the kernel allows no second one, and that of the machine stays.
+    Ok(())
+}
+
+/// Lets every user make files in a folder, and remove only those.
+fn open_to_all(folder: &str) -> io::Result<()> {
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o1777))
+}
+
+/// Shows the calling process its own process namespace in `/proc`, and so everybody with the same mounts.
+pub(crate) fn show_processes() {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // Where a container hides parts of /proc, the kernel allows no second one, and that of the machine stays.
     let _ = mount("proc", "/proc", "proc", flags, None::<&CStr>);
-    Ok([File::open("/proc/thread-self/ns/uts")?, File::open("/proc/thread-self/ns/mnt")?])
+}
+
+/// Makes the next child of the calling thread the first of a process namespace, starts the command as that, and returns
+/// it with a descriptor of the namespace.
+pub(crate) fn begin_processes(command: &mut Command) -> io::Result<(Child, File)> {
+    new_processes()?;
+    // The command may show only its own processes in `/proc` as soon as it runs, and this thread is none of them.
+    let own = File::open("/proc/thread-self/ns")?;
+    let child = command.spawn()?;
+    let namespace = openat(own, "pid_for_children", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok((child, namespace.into()))
 }
 
 /// Moves the calling thread to the host name and the mounts of a machine. It stays in its folder, if the machine has that.

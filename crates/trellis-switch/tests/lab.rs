@@ -49,7 +49,6 @@ fn hosts_are_what_the_plan_says() {
         mtu_bytes: 1500,
         redirects_max: 16,
         attach: Attach::Auto,
-        has_own_tmp: false,
     };
     let lab = Lab::up(&plan).unwrap();
     assert_eq!(lab.plan(), &plan);

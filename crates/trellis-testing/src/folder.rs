@@ -10,14 +10,26 @@ use tempfile::{Builder, TempDir};
 pub struct Folder(TempDir);
 
 impl Folder {
-    /// An empty folder that no other test has.
+    /// An empty folder that no other test has. Hosts of a lab have it, too.
     ///
     /// # Panics
     ///
     /// If it cannot be made.
     #[expect(clippy::new_without_default, reason = "it makes a folder")]
     pub fn new() -> Folder {
-        Folder::within(&std::env::temp_dir())
+        // These temporary files are those of the machine; a host of a lab has its own `/tmp`.
+        let shared = Path::new("/var/tmp");
+        if shared.is_dir() { Folder::within(shared) } else { Folder::within(&std::env::temp_dir()) }
+    }
+
+    /// An empty folder that hosts of a lab do not have.
+    ///
+    /// # Panics
+    ///
+    /// As [`Folder::new`].
+    #[must_use]
+    pub fn of_this_machine() -> Folder {
+        Folder::within(Path::new("/tmp"))
     }
 
     /// A folder in memory if possible, for tests about the end of a process, not of a machine.

@@ -24,6 +24,9 @@ const ON_SEVERAL_HOSTS: [&str; 2] =
 /// Lines that CI carries out elsewhere, in any document.
 const ELSEWHERE: [&str; 1] = ["cargo xtask test "];
 
+/// Temporary files that hosts of a lab see, too: each has a `/tmp` of its own.
+const SHARED: &str = "/var/tmp";
+
 /// Output that a reader types in place of the document's example, and the shell function that finds it.
 const PRINTED: [(&str, &str); 1] =
     [("127.0.0.1:40213 --secret-file /run/user/1000/trellis-8211.secret", "$(how_to_join)")];
@@ -144,7 +147,7 @@ struct Home(PathBuf);
 
 impl Home {
     fn make(root: &Path) -> Result<Home> {
-        let home = Home(std::env::temp_dir().join(format!("trellis-documents-{}", std::process::id())));
+        let home = Home(Path::new(SHARED).join(format!("trellis-documents-{}", std::process::id())));
         let sources = home.0.join("source/trellis");
         std::fs::create_dir_all(&sources).with_context(|| format!("cannot make {}", sources.display()))?;
         for entry in std::fs::read_dir(root).context("the repository cannot be read")? {

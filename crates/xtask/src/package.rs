@@ -132,6 +132,7 @@ fn command_and_library_bytes(prefix: &Path) -> Result<u64> {
 /// Kubernetes.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     kubernetes::check(workspace)?;
+    check_recipe(&workspace.root.join("packaging/spack/package.py"))?;
     let published = workspace.target.join("publish");
     let mut publish = workspace.cargo();
     publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--quiet", "--target-dir"]);
@@ -229,11 +230,26 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         step::output(&mut shell).map(drop)
     })?;
+    step::step("the .rpm there: install, doctor, compile, run, remove", || {
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_RPM, "sh"]);
+        shell.args([rpm, &folder.join("pi.cpp"), &system]);
+        shell.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        step::output(&mut shell).map(drop)
+    })?;
     step::step("two containers of it, as pods of Kubernetes", || {
         step::output(Command::new("chroot").arg(&system).args(["dpkg", "-i", "/tmp/try/trellis.deb"]))?;
         kubernetes::run_containers(&system, &folder.join("pods"))
     })?;
     Ok(fs::remove_dir_all(&folder)?)
+}
+
+/// Python reads the recipe; Spack itself is in no package that can be installed here.
+fn check_recipe(recipe: &Path) -> Result<()> {
+    let compile = "import ast, pathlib, sys; ast.parse(pathlib.Path(sys.argv[1]).read_text())";
+    step::output(Command::new("python3").args(["-c", compile]).arg(recipe))?;
+    eprintln!("SKIPPED the recipe of Spack (program): no package has Spack; Python alone has read the recipe");
+    Ok(())
 }
 
 /// A home for cargo that has the index and the archives of the user's, and sources of its own. Cargo unpacks a version
@@ -309,6 +325,39 @@ chroot "$3" sh -e -c '
     dpkg -r trellis-bench trellis
     [ ! -e /usr/bin/trellis ]
     [ ! -e /usr/bin/trellis-bench ]' >&2
+"#;
+
+/// Installs the package `$1` with rpm(8) and a new database on the system in the folder `$3`, and does the same with it.
+/// That system is one of Debian: it must have the libraries that the package needs, which its database does not know, and
+/// is told to look for libraries where systems with rpm do.
+const TRY_RPM: &str = r#"
+on_system() { rpm --root "$system" --dbpath /var/lib/rpm "$@"; }
+rpm=$1
+system=$3
+ip link set lo up
+mount -t proc none "$system/proc"
+mount --rbind /dev "$system/dev"
+cp "$2" "$system/tmp/try/pi.cpp"
+[ ! -e "$system/usr/bin/trellis" ]
+echo /usr/lib64 > "$system/etc/ld.so.conf.d/lib64.conf"
+for library in $(rpm -q -p --requires "$rpm" | sed -n 's/^\(\(lib\|ld-\)[^(]*\)(.*/\1/p' | sort -u); do
+    chroot "$system" ldconfig -p | grep -q "$library" || { echo "$library is not on the system" >&2; exit 1; }
+done
+on_system --initdb
+on_system --install --force-debian --nodeps "$rpm" >&2
+chroot "$system" sh -e -c '
+    cd /tmp/try
+    ldconfig
+    trellis doctor
+    export PKG_CONFIG_PATH=/usr/lib64/pkgconfig
+    c++ -std=c++20 -O2 pi.cpp $(pkg-config --cflags --libs trellis) -o pi-of-rpm
+    trellis run -n 4 ./pi-of-rpm | grep 3.14159
+    [ -e /usr/share/man/man1/trellis-run.1.gz ]' >&2
+[ -z "$(on_system --verify --nodeps trellis)" ]
+on_system --erase --force-debian trellis >&2
+[ ! -e "$system/usr/bin/trellis" ]
+[ ! -e "$system/usr/lib64/libtrellis.so" ]
+rm "$system/etc/ld.so.conf.d/lib64.conf"
 "#;
 
 /// Runs a program in the container image whose files are in `$1`, as the user of the image.

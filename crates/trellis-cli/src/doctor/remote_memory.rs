@@ -72,8 +72,7 @@ pub(crate) fn try_switch(kind: &str) -> Ending {
     let name = "doctor".to_owned();
     let (switch, attach) = (kind.to_owned(), Attach::Auto);
     let redirects_max = REDIRECTS;
-    let plan =
-        Plan { name, clients: 1, servers: 1, switch, mtu_bytes: 1500, redirects_max, attach, has_own_tmp: false };
+    let plan = Plan { name, clients: 1, servers: 1, switch, mtu_bytes: 1500, redirects_max, attach };
     // A user who is not root is root over networks of its own.
     let entered = if space::is_root() { Ok(()) } else { alone(plan.cluster()) };
     let tried = entered.and_then(|()| Lab::up(&plan));

@@ -165,17 +165,27 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
 
 /// The processes in a host, by their numbers in this process namespace.
 fn processes_of(init: &InitProcess, host: &HostDescription) -> Vec<i32> {
-    let network = |path: String| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
-    let Some(wanted) = network(format!("/proc/{}/fd/{}", init.process().pid(), host.descriptors[0])) else {
+    let namespace = |path: String| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+    let Some(wanted) = namespace(format!("/proc/{}/fd/{}", init.process().pid(), host.descriptors[0])) else {
         return Vec::new();
     };
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut found: Vec<i32> = numbers.filter(|pid| network(format!("/proc/{pid}/ns/net")) == Some(wanted)).collect();
-    // `lab run` itself waits inside for its command.
-    found.retain(|&pid| pid != init.process().pid() && !is_waiting_command(pid));
+    let mut found: Vec<i32> = numbers.filter(|pid| namespace(format!("/proc/{pid}/ns/net")) == Some(wanted)).collect();
+    // `lab run` itself waits inside for its command, and the first process is the host itself.
+    let processes = namespace(format!("/proc/{}/fd/{}", init.process().pid(), host.descriptors[3]));
+    let is_first = |pid: i32| is_first_process(pid) && namespace(format!("/proc/{pid}/ns/pid")) == processes;
+    found.retain(|&pid| pid != init.process().pid() && !is_waiting_command(pid) && !is_first(pid));
     found.sort_unstable();
     found
+}
+
+/// Whether a process is the first one of its process namespace.
+fn is_first_process(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // Its number in each namespace that sees it, the innermost last.
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1")
 }
 
 /// Whether a process is a `trellis lab run`: such a process is outside of the lab's process namespace.
@@ -321,7 +331,7 @@ mod tests {
             prefix: "fd00:1:1::/48".to_owned(),
             address: "fd00:1:1::1".to_owned(),
             side: 0,
-            descriptors: [3, 4, 5],
+            descriptors: [3, 4, 5, 6],
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
         };
         let lab = Description {

@@ -4,8 +4,10 @@
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
 use trellis_output::json_lines::Lines;
 use trellis_output::refusals::Refusals;
 use trellis_output::sockets;
@@ -18,6 +20,7 @@ use super::messages::{self, Answer, Description, HostDescription, Order, Report,
 use super::slurm::Slurm;
 use super::ssh::Ssh;
 use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::say;
 
 /// The lab, and the settings that a restarted switch gets again.
 struct LabState {
@@ -69,11 +72,11 @@ fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
         mtu_bytes: order.mtu_bytes,
         redirects_max: order.redirects_max,
         attach: order.attach.parse().map_err(|sentence: String| Failure::new(exit::CONFIGURATION, sentence))?,
-        has_own_tmp: order.has_own_tmp,
     };
     // Checked before anything is made.
     faults_of(&order.faults)?;
-    let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
+    let mut lab = Lab::up(&plan).map_err(|error| failure(&error))?;
+    lab.begin(first_process).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
     let (faults, rootless) = (order.faults, order.rootless);
     let mut state =
@@ -86,6 +89,23 @@ fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
         state.slurm = Some(Slurm::start(&state.lab)?);
     }
     Ok((state, listener))
+}
+
+/// The command of a host's first process.
+fn first_process() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("lab-host");
+    command
+}
+
+/// Runs the hidden subcommand of a host's first process, which ends with the lab. It must never end by itself.
+pub(crate) fn run_host() -> Ending {
+    space::begin();
+    say!("{}", json!(Report::Ready));
+    loop {
+        // Ends when the lab ends, which kills it.
+        std::thread::park();
+    }
 }
 
 /// Configures a new switch for the lab.
@@ -174,7 +194,7 @@ fn describe_host(lab: &Lab, host: &Host) -> Result<HostDescription, SwitchError>
         prefix: plan.prefix.to_string(),
         address: plan.address.to_string(),
         side: host.side(),
-        descriptors: host.descriptors(),
+        descriptors: host.descriptors().expect("the hosts of this lab have begun"),
         counters: counters.by_name(),
     })
 }

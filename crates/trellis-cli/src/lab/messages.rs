@@ -39,7 +39,6 @@ pub(super) struct Order {
     pub(super) rootless: bool,
     pub(super) has_ssh: bool,
     pub(super) has_slurm: bool,
-    pub(super) has_own_tmp: bool,
 }
 
 /// An init process's report that the lab is up, or why it is not.
@@ -97,8 +96,9 @@ pub(super) struct HostDescription {
     pub(super) prefix: String,
     pub(super) address: String,
     pub(super) side: u32,
-    /// The numbers of its namespaces' descriptors in the init process: its network, its name, its mounts.
-    pub(super) descriptors: [i32; 3],
+    /// The numbers of its namespaces' descriptors in the init process: its network, its name, its mounts,
+    /// its processes.
+    pub(super) descriptors: [i32; 4],
     pub(super) counters: BTreeMap<String, u64>,
 }
 

@@ -65,9 +65,6 @@ pub(super) struct UpArguments {
     /// Start a cluster of Slurm on the hosts, each with room for four tasks; needs root, slurm-wlm and munge
     #[arg(long, conflicts_with = "rootless")]
     slurm: bool,
-    /// Give each host an empty /tmp of its own, instead of that of this machine
-    #[arg(long)]
-    own_tmp: bool,
     /// Use no root rights, even if there are some: everything runs in a user namespace
     #[arg(long)]
     rootless: bool,
@@ -107,7 +104,6 @@ impl UpArguments {
             rootless,
             has_ssh: self.ssh,
             has_slurm: self.slurm,
-            has_own_tmp: self.own_tmp,
         })
     }
 }

@@ -48,8 +48,7 @@ fn lab_of(switch: &str, test: &str, clients: u16, servers: u16) -> Lab {
     let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
     let switch = switch.to_owned();
     let (mtu_bytes, redirects_max) = (9000, 512);
-    let plan =
-        Plan { name, clients, servers, switch, mtu_bytes, redirects_max, attach: Attach::Auto, has_own_tmp: false };
+    let plan = Plan { name, clients, servers, switch, mtu_bytes, redirects_max, attach: Attach::Auto };
     Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
 }
 

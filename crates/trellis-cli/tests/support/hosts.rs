@@ -124,10 +124,10 @@ impl Hosts {
         Run::start(command)
     }
 
-    /// Sends a signal to a node that said its number in the lab's process namespace.
-    pub(crate) fn signal_node(&self, run: &Run, node: usize, signal: &str) {
+    /// Sends a signal to a node on a host, which has said its number there.
+    pub(crate) fn signal_node(&self, run: &Run, host: &str, node: usize, signal: &str) {
         let pid = run.node_pid(node).to_string();
-        let output = self.ask("run", &["c1", "--", "kill", &format!("-{signal}"), &pid]);
+        let output = self.ask("run", &[host, "--", "kill", &format!("-{signal}"), &pid]);
         assert!(output.status.success(), "{}", told(&output));
     }
 }

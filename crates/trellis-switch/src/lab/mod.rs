@@ -8,8 +8,11 @@
 //! - Every host has one interface, `e0`, one route to the whole cluster with one neighbour that never changes, and all
 //!   addresses of its own prefix. It accepts what the switch delivers to it, for any address; what it sends to another
 //!   host's address leaves through the switch.
-//! - Every host has its own host name, its own `/etc/hosts`, which knows all of them, and its own mounts: what is mounted
-//!   in it is nowhere else. It has the machine's files, users and, unless the plan says otherwise, its `/tmp`.
+//! - Every host has its own host name, its own mounts, its own `/tmp` and `/dev/shm`, which are empty, and its own `/etc`,
+//!   where `hosts` knows all of them: what is mounted, or which user is added, in one host is in no other. It has the
+//!   machine's other files.
+//! - After [`Lab::begin`], every host has its own numbers of processes, and everything that runs in it ends with its first
+//!   process.
 //! - The switch knows the prefix of every host from the start, and sends requests to *anywhere* to the first server.
 //!
 //! It must never change the namespaces of the calling thread: what has to happen elsewhere happens on threads that end.
@@ -23,6 +26,7 @@ pub(crate) mod wiring;
 
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::address::{Cluster, Prefix};
@@ -32,7 +36,7 @@ use crate::error::SwitchError;
 use crate::switch::Switch;
 use crate::switches::{self, Wiring};
 use crate::sys;
-use namespace::{Machine, Network};
+use namespace::{Machine, Network, Processes};
 
 pub use alone::alone;
 pub use plan::{HOSTS_MAX, HostPlan, Plan, Role};
@@ -43,6 +47,7 @@ pub struct Host {
     side: u32,
     network: Network,
     machine: Machine,
+    processes: Option<Processes>,
 }
 
 impl Host {
@@ -58,20 +63,27 @@ impl Host {
         self.side
     }
 
-    /// The numbers of its namespaces' descriptors in this process: its network, its name, its mounts.
+    /// The numbers of its namespaces' descriptors in this process: its network, its name, its mounts, its processes. `None`
+    /// before [`Lab::begin`].
     #[must_use]
-    pub fn descriptors(&self) -> [RawFd; 3] {
+    pub fn descriptors(&self) -> Option<[RawFd; 4]> {
         let [name, mounts] = self.machine.descriptors();
-        [self.network.as_fd(), name, mounts].map(|descriptor| descriptor.as_raw_fd())
+        let processes = self.processes.as_ref()?.as_fd();
+        Some([self.network.as_fd(), name, mounts, processes].map(|descriptor| descriptor.as_raw_fd()))
     }
 
-    /// Runs a function in the host, on a thread of its own. What it opens remains in the host.
+    /// Runs a function in the host, on a thread of its own. What it opens remains in the host, and so do the processes that
+    /// it starts. After [`Lab::begin`] it must start no thread.
     ///
     /// # Errors
     ///
     /// [`SwitchError::System`] if the thread cannot be created or moved.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
-        self.network.run(|| self.machine.enter().map(|()| work()))?
+        self.network.run(|| {
+            self.machine.enter()?;
+            self.processes.as_ref().map_or(Ok(()), Processes::enter)?;
+            Ok(work())
+        })?
     }
 
     /// A socket for UDP in the host, which may be bound to any address and port, including unassigned ones.
@@ -133,9 +145,9 @@ impl Lab {
         let mut hosts = Vec::new();
         let names = plan.host_names();
         for host in plan.hosts() {
-            let files = [("/etc/hosts", names.clone()), ("/etc/hostname", host.name.clone() + "\n")];
-            let machine = Machine::new(&host.name, &files, plan.has_own_tmp)?;
-            hosts.push(Host { plan: host, side: 0, network: Network::new()?, machine });
+            let files = [("hosts", names.clone()), ("hostname", host.name.clone() + "\n")];
+            let machine = Machine::new(&host.name, &files)?;
+            hosts.push(Host { plan: host, side: 0, network: Network::new()?, machine, processes: None });
         }
         wiring::join(plan, &middle, &hosts)?;
         let switch = started(plan, &middle, &hosts)?;
@@ -147,6 +159,21 @@ impl Lab {
         let refusals = trellis_output::refusals::Refusals::new("switch", None);
         let control = control::ControlServer::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1, refusals);
         Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, starts: 1, middle })
+    }
+
+    /// Starts the first process of each host's own process namespace: it calls [`space::begin`], then writes a line to its
+    /// standard output, and never ends.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::System`] if the kernel refuses the namespaces, or the command ends before its line.
+    pub fn begin(&mut self, first: impl Fn() -> Command) -> Result<(), SwitchError> {
+        for host in &mut self.hosts {
+            let first = first();
+            let begun = host.run(|| Processes::begin(first))??;
+            host.processes = Some(begun);
+        }
+        Ok(())
     }
 
     /// Restarts the switch: it knows the prefixes of the hosts, and nothing else that it was sent before. No packet

@@ -1,7 +1,11 @@
 //! The namespaces of a host, held by descriptors. They have no names, and end when no descriptor refers to them.
 
 use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::process::{Child, Command, Stdio};
+
+use rustix::thread::LinkNameSpaceType;
 
 use crate::error::SwitchError;
 use crate::sys;
@@ -33,9 +37,9 @@ impl AsFd for Network {
 pub(super) struct Machine([File; 2]);
 
 impl Machine {
-    /// A new one, with these contents of files.
-    pub(super) fn new(name: &str, files: &[(&str, String)], has_own_tmp: bool) -> Result<Machine, SwitchError> {
-        let made = apart(|| sys::new_machine(name, files, has_own_tmp))?;
+    /// A new one, with these contents of files in `/etc`.
+    pub(super) fn new(name: &str, files: &[(&str, String)]) -> Result<Machine, SwitchError> {
+        let made = apart(|| sys::new_machine(name, files))?;
         made.map(Machine).map_err(|error| SwitchError::system(format!("make the mounts of host {name}"), &error))
     }
 
@@ -48,6 +52,39 @@ impl Machine {
     /// Those of its name and its mounts.
     pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         self.0.each_ref().map(AsFd::as_fd)
+    }
+}
+
+/// The process namespace of a host, whose first process lives as long as the host.
+pub(super) struct Processes {
+    namespace: File,
+    /// It is never waited for: it ends with the process that made the lab.
+    _first: Child,
+}
+
+impl Processes {
+    /// A new one with this first process. The calling thread must be one of [`Network::run`] that has entered the host.
+    pub(super) fn begin(mut first: Command) -> Result<Processes, SwitchError> {
+        let refused = |error: io::Error| SwitchError::system("start the first process of a host", &error);
+        first.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let (mut first, namespace) = sys::begin_processes(&mut first).map_err(refused)?;
+        let said = first.stdout.take().map(BufReader::new).expect("it was asked for").lines().next();
+        match said {
+            Some(said) => said.map(|_| Processes { namespace, _first: first }).map_err(refused),
+            None => Err(refused(io::Error::other("it has ended at once"))),
+        }
+    }
+
+    /// Moves what the calling thread, which must be one of [`Network::run`], starts from now on into it.
+    pub(super) fn enter(&self) -> Result<(), SwitchError> {
+        sys::enter(self.as_fd(), LinkNameSpaceType::ProcessID)
+            .map_err(|error| SwitchError::system("enter the processes of a host", &error))
+    }
+}
+
+impl AsFd for Processes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
     }
 }
 

@@ -32,8 +32,6 @@ pub struct Plan {
     pub redirects_max: u32,
     /// Where the switch `bpf` is attached.
     pub attach: Attach,
-    /// Whether each host has a `/tmp` of its own.
-    pub has_own_tmp: bool,
 }
 
 /// The role of a host.
@@ -143,7 +141,6 @@ mod tests {
             mtu_bytes: 9000,
             redirects_max: 16,
             attach: Attach::Auto,
-            has_own_tmp: false,
         }
     }
 

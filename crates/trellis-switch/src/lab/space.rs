@@ -39,6 +39,13 @@ pub fn forget_children() {
     sys::forget_children();
 }
 
+/// Begins the life of a host's first process: what is started in the host sees its own processes in `/proc`, and who lost
+/// his parent there becomes a child of this process and disappears when he ends.
+pub fn begin() {
+    sys::show_processes();
+    sys::forget_children();
+}
+
 /// Runs a function that starts programs and waits for them, in a process that otherwise does not wait for its children.
 pub fn with_children<T>(work: impl FnOnce() -> T) -> T {
     sys::keep_children();
@@ -50,22 +57,21 @@ pub fn with_children<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Moves this process into a host of a lab, given by its descriptors: its network, its name and its mounts at once, its
-/// process namespace for future children.
+/// processes for future children.
 ///
 /// # Errors
 ///
 /// [`SwitchError::System`] if the init process is gone or belongs to another user, or the host lacks the folder in which
 /// this process is.
-pub fn enter(init: i32, host: [RawFd; 3], rootless: bool) -> Result<(), SwitchError> {
+pub fn enter(init: i32, host: [RawFd; 4], rootless: bool) -> Result<(), SwitchError> {
     let open = |what: String| {
         let file = format!("/proc/{init}/{what}");
         File::open(&file).map_err(|error| SwitchError::system(format!("open {file}"), &error))
     };
     // All are opened first: once moved, this process may not access the init process any more.
     let user = rootless.then(|| open("ns/user".to_owned())).transpose()?;
-    let processes = open("ns/pid".to_owned())?;
-    let [network, name, mounts] = host.map(|descriptor| open(format!("fd/{descriptor}")));
-    let (network, name, mounts) = (network?, name?, mounts?);
+    let [network, name, mounts, processes] = host.map(|descriptor| open(format!("fd/{descriptor}")));
+    let (network, name, mounts, processes) = (network?, name?, mounts?, processes?);
     let enter = |what: &str, namespace: &File, kind| {
         sys::enter(namespace.as_fd(), kind)
             .map_err(|error| SwitchError::system(format!("enter the {what} namespace of the lab"), &error))

@@ -163,7 +163,6 @@ pub(crate) fn lab(switch: &str, name: &str, clients: u16, servers: u16) -> Lab {
         mtu_bytes: 9000,
         redirects_max: REDIRECTS,
         attach: place.parse().unwrap(),
-        has_own_tmp: false,
     };
     Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
 }

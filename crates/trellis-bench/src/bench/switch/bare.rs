@@ -3,6 +3,7 @@
 //! The pair has addresses of a cluster of its own, so that its traffic cannot go through the switch by mistake.
 
 use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 
 use trellis::remote::HostPrefix;
@@ -27,7 +28,7 @@ pub(crate) fn join(lab: &Lab, client: &Host, server: &Host) -> Result<[HostPrefi
     // This process's number in the host's /proc, which may differ from those in its process namespace and elsewhere.
     let own = client.run(|| std::fs::read_link("/proc/self")).map_err(|error| inside::failure(&error))?;
     let own = own.map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
-    let there = format!("/proc/{}/fd/{}", own.display(), server.descriptors()[0]);
+    let there = format!("/proc/{}/fd/{}", own.display(), server.as_fd().as_raw_fd());
     let [near, far] = macs;
     let pair = format!(
         "link add {INTERFACE} mtu {mtu} address {near} type veth peer name {INTERFACE} mtu {mtu} address {far} netns {there}"

@@ -42,7 +42,6 @@ pub(crate) fn up(name: &str, switch: &str, clients: u16, servers: u16, redirects
         mtu_bytes: MTU_BYTES,
         redirects_max,
         attach: switches::Attach::Auto,
-        has_own_tmp: false,
     })
     .map_err(|error| inside::failure(&error))
 }
