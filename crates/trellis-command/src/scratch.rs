@@ -14,6 +14,9 @@ use tempfile::{Builder, TempDir};
 
 use crate::exit::{self, Failure};
 
+/// Temporary files that hosts of a lab have in common with this machine: each has a `/tmp` of its own.
+pub const FOR_HOSTS: &str = "/var/tmp";
+
 /// A folder that is removed with this value.
 #[derive(Debug)]
 pub struct Scratch {
@@ -27,6 +30,11 @@ impl Scratch {
     /// Makes a new folder among the temporary files, named after its purpose.
     pub fn new(what: &str) -> Result<Scratch, Failure> {
         Scratch::within(&std::env::temp_dir(), what)
+    }
+
+    /// Makes a new folder that hosts of a lab see, too.
+    pub fn for_hosts(what: &str) -> Result<Scratch, Failure> {
+        Scratch::within(Path::new(FOR_HOSTS), what)
     }
 
     /// Makes a new folder in another one, named after its purpose.

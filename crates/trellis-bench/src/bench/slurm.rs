@@ -39,7 +39,7 @@ pub(crate) struct SlurmArguments {
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &SlurmArguments) -> Ending {
-    let folder = Scratch::new("bench-slurm")?;
+    let folder = Scratch::for_hosts("bench-slurm")?;
     let mpi = compiled(&folder)?;
     let own = own_program()?.display().to_string();
     let lab = Lab::up(1, "--slurm")?;

@@ -23,6 +23,7 @@ use super::stored_words::swap::Swap;
 use super::switch::inside;
 use trellis_command::chart::byte_text;
 use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::scratch::FOR_HOSTS;
 use trellis_command::terminal::Progress;
 
 use program::{PASSES, Passes, Program};
@@ -58,7 +59,7 @@ pub(crate) struct RemotePagingArguments {
     /// Bytes of memory in a datagram, a power of two; 8192 fits packets of 9,000 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     piece: u32,
-    /// Where files are made, on the disk that is compared [default: the directory for temporary files]
+    /// Where files are made, on the disk that is compared [default: /var/tmp]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
     /// Only these switches [default: each that works here]
@@ -138,7 +139,7 @@ pub(crate) fn run(arguments: &RemotePagingArguments) -> Ending {
     // Before anything that takes minutes: a missing part of Trellis is reported at once.
     trellis_command::installed::preloaded_libraries()?;
     let progress = &mut Progress::default();
-    let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = arguments.directory.clone().unwrap_or_else(|| FOR_HOSTS.into());
     let place = Place::new(&directory)?;
     let program = Program::compile(&place)?;
     let mut runs = Vec::new();

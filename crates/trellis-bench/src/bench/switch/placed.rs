@@ -42,7 +42,7 @@ pub(super) struct Placed<'a> {
 impl<'a> Placed<'a> {
     /// Starts a controller that gives each range this many backups.
     pub(super) fn start(lab: &'a Lab, memory_bytes: usize, backups: u16) -> Result<Placed<'a>, Failure> {
-        let folder = Folder(Scratch::new("bench-switch")?);
+        let folder = Folder(Scratch::for_hosts("bench-switch")?);
         let listener = UnixListener::bind(folder.switch()).map_err(|error| folder.failed("listen in", &error))?;
         let control = Arc::clone(lab.control());
         // A client that is gone, or may not ask, is no reason to stop.
