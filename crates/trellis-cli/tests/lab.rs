@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,13 @@ struct Lab {
 
 impl Lab {
     fn up(name: &str, more: &[&str]) -> Lab {
+        Lab::up_in(name, more, Path::new("."))
+    }
+
+    /// The folder is that in which the lab is started.
+    fn up_in(name: &str, more: &[&str], folder: &Path) -> Lab {
         let lab = Lab { name: format!("{name}-{}", std::process::id()) };
-        let output = lab.ask("up", more);
+        let output = lab.command("up", more).current_dir(folder).output().expect("the command can be started");
         assert!(output.status.success(), "{}", told(&output));
         lab
     }
@@ -203,8 +209,8 @@ fn a_host_has_its_own_name_mounts_and_temporary_files() {
         );
         assert_eq!(run("c1", "ls /mnt"), "mounted-in-a-lab\n");
         assert!(!run("c2", "ls /mnt").contains("mounted-in-a-lab") && !fs::exists("/mnt/mounted-in-a-lab").expect("/"));
-        assert_eq!(run("c1", "ls -A /tmp; touch /tmp/mine; ls -A /tmp"), "mine\n");
-        assert_eq!(run("c2", "ls -A /tmp"), "");
+        assert_eq!(run("c1", "touch /tmp/mine-alone; cd /tmp; ls -A mine*"), "mine-alone\n");
+        assert!(!run("c2", "ls -A /tmp").contains("mine-alone"));
         assert_eq!(run("c1", "ls -A /dev/shm; touch /dev/shm/mine; ls -A /dev/shm"), "mine\n");
         assert_eq!(run("c2", "ls -A /dev/shm"), "");
         // A user that one host adds is one of no other.
@@ -216,6 +222,22 @@ fn a_host_has_its_own_name_mounts_and_temporary_files() {
         let elsewhere = elsewhere.expect("it can be started");
         let place = folder.path().display().to_string();
         assert!(elsewhere.status.code() == Some(71) && told(&elsewhere).contains(&place), "{}", told(&elsewhere));
+    }
+}
+
+#[test]
+fn hosts_find_what_lies_below_tmp_where_the_lab_is_started() {
+    for way in ways("hosts_find_what_lies_below_tmp_where_the_lab_is_started") {
+        println!("{way:?}");
+        let (folder, other) = (Folder::of_this_machine(), Folder::of_this_machine());
+        let (program, elsewhere) = (folder.write("program", "here"), other.write("program", "there"));
+        let lab = Lab::up_in("below", way, folder.path());
+        let read = |file: &Path| {
+            let file = file.display().to_string();
+            told(&lab.command("run", &["c1", "--", "cat", &file]).current_dir("/").output().expect("it can be started"))
+        };
+        assert_eq!(read(&program), "here");
+        assert!(read(&elsewhere).contains("No such file"));
     }
 }
 

@@ -11,13 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
+use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{mount, mount_bind, mount_change, move_mount, open_tree, unmount};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, netlink, sockopt};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
@@ -96,17 +98,41 @@ pub(crate) fn new_machine(name: &str, files: &[(&str, String)]) -> io::Result<[F
     unshare(UnshareFlags::NEWUTS)?;
     rustix::system::sethostname(name.as_bytes())?;
     own_mounts()?;
+    let kept = kept_folders()?;
     // What is mounted elsewhere stays when its folder is no longer mounted: it has no other name.
     mount_memory(TEMPORARY, MountFlags::NOEXEC)?;
     own_settings(files)?;
     unmount(TEMPORARY, UnmountFlags::DETACH)?;
     mount_memory(TEMPORARY, MountFlags::empty())?;
     open_to_all(TEMPORARY)?;
+    for (entry, tree) in kept {
+        match FileType::from_raw_mode(fstat(&tree)?.st_mode).is_dir() {
+            true => std::fs::create_dir(&entry)?,
+            false => drop(File::create(&entry)?),
+        }
+        move_mount(&tree, "", CWD, &entry, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
     if std::fs::exists(SHARED_MEMORY)? {
         mount_memory(SHARED_MEMORY, MountFlags::NOEXEC)?;
         open_to_all(SHARED_MEMORY)?;
     }
     Ok([File::open("/proc/thread-self/ns/uts")?, File::open("/proc/thread-self/ns/mnt")?])
+}
+
+/// What a host keeps of the machine's `/tmp`: the entry with the program of this process, and the one in which the process
+/// runs. Those who work there expect hosts to find their programs.
+fn kept_folders() -> io::Result<Vec<(PathBuf, OwnedFd)>> {
+    let mut kept: Vec<(PathBuf, OwnedFd)> = Vec::new();
+    for place in [std::env::current_exe()?, std::env::current_dir()?] {
+        let Ok(inside) = place.strip_prefix(TEMPORARY) else { continue };
+        let Some(entry) = inside.iter().next().map(|name| Path::new(TEMPORARY).join(name)) else { continue };
+        if kept.iter().all(|(known, _)| *known != entry) {
+            let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+            let tree = open_tree(CWD, &entry, how)?;
+            kept.push((entry, tree));
+        }
+    }
+    Ok(kept)
 }
 
 /// Lays an empty folder over `/etc`, which has these files and keeps what is changed, such as users.

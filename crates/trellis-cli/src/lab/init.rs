@@ -58,9 +58,6 @@ pub(crate) fn run(order: &str) -> Ending {
 fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
     let order: Order = serde_json::from_str(order)
         .map_err(|error| Failure::new(exit::USAGE, format!("this is not an order for an init process: {error}")))?;
-    // It keeps no folder in use, and every host has this one.
-    std::env::set_current_dir("/")
-        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot go to the root folder: {error}")))?;
     let listener = UnixListener::bind_addr(&messages::address(&order.socket)?).map_err(|error| {
         Failure::new(exit::SYSTEM, format!("cannot take the name of the lab {}: {error}", order.name))
     })?;
@@ -75,7 +72,11 @@ fn start(order: &str) -> Result<(LabState, UnixListener), Failure> {
     };
     // Checked before anything is made.
     faults_of(&order.faults)?;
+    // Hosts keep the folder in which it is.
     let mut lab = Lab::up(&plan).map_err(|error| failure(&error))?;
+    // It keeps no folder in use, and every host has this one.
+    std::env::set_current_dir("/")
+        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot go to the root folder: {error}")))?;
     lab.begin(first_process).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
     let (faults, rootless) = (order.faults, order.rootless);

@@ -8,9 +8,9 @@
 //! - Every host has one interface, `e0`, one route to the whole cluster with one neighbour that never changes, and all
 //!   addresses of its own prefix. It accepts what the switch delivers to it, for any address; what it sends to another
 //!   host's address leaves through the switch.
-//! - Every host has its own host name, its own mounts, its own `/tmp` and `/dev/shm`, which are empty, and its own `/etc`,
-//!   where `hosts` knows all of them: what is mounted, or which user is added, in one host is in no other. It has the
-//!   machine's other files.
+//! - Every host has its own host name, its own mounts, its own `/tmp` and `/dev/shm`, and its own `/etc`, where `hosts` knows
+//!   all of them: what is mounted, or which user is added, in one host is in no other. Its `/tmp` has only the entries in
+//!   which the lab's program lies and runs, if they are there. It has the machine's other files.
 //! - After [`Lab::begin`], every host has its own numbers of processes, and everything that runs in it ends with its first
 //!   process.
 //! - The switch knows the prefix of every host from the start, and sends requests to *anywhere* to the first server.
