@@ -1,7 +1,7 @@
 //! The threads that serve pages: how they wait for faults and for pages to fetch ahead, and how they end.
 //!
 //! Stored memory (`trellis_stored::paging`) and leased remote memory (`trellis_remote::paging`) each define the meaning
-//! of a fault; both use threads of this kind around the same table of frames and the same read-ahead.
+//! of a fault; both use threads of this kind around the same table of page frames and the same read-ahead.
 //!
 //! Promises: one thread at a time waits for faults. Every thread that waits here is woken at the end. A thread that
 //! panics ends the process, because the program would otherwise wait for its page forever.
@@ -96,7 +96,8 @@ impl FaultThreads {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has reported the reason.
-            // Ends when the thread sees that it is over; what it fetches meanwhile has the deadline of the store or home.
+            // Ends when the thread sees that it is over; what it fetches meanwhile has the deadline of the store or
+            // home.
             let _ = thread.join();
         }
     }
@@ -117,8 +118,8 @@ impl FaultThreads {
         !self.is_over()
     }
 
-    /// Queues a window for a thread to fetch. If too many wait, the oldest is dropped: it is only a guess, and its pages
-    /// are fetched when they are touched.
+    /// Queues a window for a thread to fetch. If too many wait, the oldest is dropped: it is only a guess, and its
+    /// pages are fetched when they are touched.
     pub fn queue(&self, window: Window) {
         let mut windows = self.windows();
         if windows.len() == WINDOWS_MAX {

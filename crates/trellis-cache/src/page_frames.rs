@@ -1,6 +1,6 @@
 //! Page frames: which pages of a region are in this process's memory, and in what state.
 //!
-//! Promises: each page has one state. Page page frames and twins are counted together, and no operation is begun that
+//! Promises: each page has one state. Page frames and twins are counted together, and no operation is begun that
 //! would exceed the allowed number. A page that waits for its bytes, or whose change is being written to the store, is
 //! not evicted. It must never use the kernel, a store or a clock: this module only decides, and
 //! `trellis_stored::paging` acts.
@@ -112,7 +112,7 @@ pub struct Table {
     assume_stored: bool,
     /// The maximum number of page frames and twins.
     room: usize,
-    frames: usize,
+    page_frames: usize,
     twins: usize,
     writing: usize,
     active: VecDeque<u64>,
@@ -136,7 +136,7 @@ impl Table {
             marked: vec![false; pages.div_ceil(GROUP_PAGES)],
             assume_stored,
             room,
-            frames: 0,
+            page_frames: 0,
             twins: 0,
             writing: 0,
             active: VecDeque::new(),
@@ -244,7 +244,7 @@ impl Table {
 
     /// How many more page frames and twins there may be.
     pub fn free(&self) -> usize {
-        self.room.saturating_sub(self.frames + self.twins)
+        self.room.saturating_sub(self.page_frames + self.twins)
     }
 
     /// Sets the maximum number of page frames and twins.
@@ -258,8 +258,8 @@ impl Table {
     }
 
     /// The number of pages in memory.
-    pub fn frames(&self) -> usize {
-        self.frames
+    pub fn page_frames(&self) -> usize {
+        self.page_frames
     }
 
     /// The number of twins.
@@ -270,7 +270,7 @@ impl Table {
     /// Marks a page as being fetched. The caller has checked that there is room.
     pub fn begin_fetch(&mut self, page: u64, wanted_for_writing: bool) {
         debug_assert_eq!(self.state(page), State::Absent);
-        self.frames += 1;
+        self.page_frames += 1;
         self.fetches.insert(page);
         self.set_state(page, State::Fetching);
         self.set(page, STALE_OR_TWIN | MAPPED, false);
@@ -323,7 +323,7 @@ impl Table {
     /// Adds a zero page that is in memory, and may be writable.
     pub fn add_zero(&mut self, page: u64, dirty: bool) {
         debug_assert_eq!(self.state(page), State::Absent);
-        self.frames += 1;
+        self.page_frames += 1;
         self.set(page, STALE_OR_TWIN, false);
         self.set_state(page, State::Clean);
         self.active.push_back(page);
@@ -413,7 +413,7 @@ impl Table {
     pub fn drop_frame(&mut self, page: u64) -> bool {
         let twin = self.state(page) == State::Dirty && self.make_clean(page);
         debug_assert_eq!(self.state(page), State::Clean);
-        self.frames -= 1;
+        self.page_frames -= 1;
         debug_assert!(!self.is_writing(page));
         self.set(page, MAPPED, false);
         self.set_state(page, State::Absent);
@@ -435,7 +435,7 @@ impl Table {
         self.dirty.extend_from_slice(pages);
     }
 
-    /// The frames in memory, ascending. Examines all of them: not for each step of a long operation.
+    /// The page frames in memory, ascending. Examines all of them: not for each step of a long operation.
     pub fn here(&self) -> Vec<u64> {
         self.listed.set(self.listed.get() + self.active.len() + self.inactive.len());
         let mut pages: Vec<u64> = self.active.iter().chain(&self.inactive).copied().collect();
@@ -507,7 +507,7 @@ impl Table {
         self.inactive.push_front(page);
     }
 
-    /// Removes entries of frames that were evicted and fetched again, so that the queues stay bounded.
+    /// Removes entries of page frames that were evicted and fetched again, so that the queues stay bounded.
     fn bound_queues(&mut self) {
         if self.active.len() + self.inactive.len() <= self.room.saturating_mul(4).saturating_add(1024) {
             return;
@@ -590,11 +590,11 @@ mod tests {
         table.set_zero(4, true);
         assert!(table.is_zero(4) && !table.is_zero(3));
         table.add_zero(4, true);
-        assert_eq!((table.frames(), table.twins(), table.free()), (2, 1, 7));
+        assert_eq!((table.page_frames(), table.twins(), table.free()), (2, 1, 7));
         assert_eq!(table.take_dirty(), [3, 4]);
         assert!(table.make_clean(3) && !table.make_clean(4));
         assert!(!table.drop_frame(3));
-        assert_eq!((table.frames(), table.twins(), table.free()), (1, 0, 9));
+        assert_eq!((table.page_frames(), table.twins(), table.free()), (1, 0, 9));
         assert_eq!(table.here(), [4]);
         assert!(table.take_dirty().is_empty());
     }

@@ -79,10 +79,6 @@ impl<E: Clone + Eq + Hash> Steps<E> {
     pub(crate) fn effects(&self, number: u32) -> &[E] {
         self.lists.value(number)
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.done.len()
-    }
 }
 
 fn key(before: u32, input: u32) -> u64 {

@@ -167,8 +167,8 @@ fn file_bytes(region: &Region) -> usize {
     about.st_blocks as usize * 512
 }
 
-/// On shared memory the kernel keeps a write-protect marker in the page table when a protected page
-/// is dropped. A page installed over a marker must have exactly the access that was asked for.
+/// On shared memory the kernel keeps a write-protect marker in the page table when a protected page is dropped. A page
+/// installed over a marker must have exactly the access that was asked for.
 fn a_downgraded_and_revoked_page_can_be_installed_either_way(test: &str, catcher: Catcher) {
     let Some(world) = World::make(test, Plan::of(catcher)) else { return };
     for round in 0..3 {
@@ -322,8 +322,7 @@ fn pages_of(test: &str, catcher: Catcher, page_bytes: usize) {
 fn a_partly_written_page_is_completed_with_zeros(test: &str, catcher: Catcher) {
     let plan = Plan { page_bytes: 64 << 10, ..Plan::of(catcher) };
     let Some(world) = World::make(test, plan) else { return };
-    // SAFETY: the privileged view of page 2; only its first bytes are written, so most of it does not
-    // exist yet.
+    // SAFETY: the privileged view of page 2; only its first bytes are written, so most of it does not exist yet.
     unsafe { world.region.privileged(2, 1).write_bytes(3, 100) };
     world.region.install(2, 1, Access::Read, false).expect("installed");
     world.note(2, 1, Access::Read);
@@ -359,9 +358,8 @@ fn many_threads_fault_at_once(test: &str, catcher: Catcher) {
     }
 }
 
-/// Threads count in words of their own on shared pages while access is taken away again and again.
-/// A lost store, a thread that is never woken, or a wrong protection shows as a wrong sum or as a
-/// test that does not end.
+/// Threads count in words of their own on shared pages while access is taken away again and again. A lost store, a
+/// thread that is never woken, or a wrong protection shows as a wrong sum or as a test that does not end.
 fn revoking_races_with_touching(test: &str, catcher: Catcher) {
     const THREADS: usize = 4;
     const PAGES: usize = 4;
@@ -415,9 +413,8 @@ impl Drop for Done<'_> {
     }
 }
 
-/// A writer stores 1, 2, 3 … The runtime reads after each downgrade: it may never see a smaller
-/// number than before, and after a downgrade returned, the number does not change until the writer
-/// faulted again.
+/// A writer stores 1, 2, 3 … The runtime reads after each downgrade: it may never see a smaller number than before, and
+/// after a downgrade returned, the number does not change until the writer faulted again.
 fn readers_see_a_writer_in_order(test: &str, catcher: Catcher) {
     const DIFFERENT: usize = 50;
     let Some(world) = World::make(test, Plan { bytes: 64 << 10, ..Plan::of(catcher) }) else { return };

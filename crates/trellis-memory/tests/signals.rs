@@ -52,8 +52,8 @@ fn opened(catcher: Catcher, before: fn(Fault)) -> (Arc<Region>, Option<Poller>) 
 }
 
 fn touch(address: usize) {
-    // SAFETY: not sound for a bad address, which is the point: the kernel answers with a signal,
-    // and the volatile access is made as written.
+    // SAFETY: not sound for a bad address, which is the point: the kernel answers with a signal, and the volatile
+    // access is made as written.
     unsafe { (address as *mut u8).write_volatile(1) };
 }
 
@@ -98,8 +98,7 @@ fn world(catcher: Catcher) -> World {
     World::make("signals", Plan::of(catcher)).expect("checked by the parent")
 }
 
-/// One function for each catcher would repeat the same lines, so the child is told the catcher by
-/// its environment.
+/// One function for each catcher would repeat the same lines, so the child is told the catcher by its environment.
 fn in_children(test: &str, child: impl Fn(Catcher), look: impl Fn(Catcher, Output)) {
     const WHICH: &str = "TRELLIS_MEMORY_TEST_CATCHER";
     if is_child() {
@@ -351,8 +350,8 @@ fn a_thread_that_blocks_all_signals_can_fault_as_the_abilities_say() {
     );
 }
 
-/// The C library calls `claim_signal` from its sigaction(2): an application that installs a handler
-/// after the region exists gets the faults outside, and the region keeps its own.
+/// The C library calls `claim_signal` from its sigaction(2): an application that installs a handler after the region
+/// exists gets the faults outside, and the region keeps its own.
 #[test]
 fn a_later_handler_is_recorded_where_the_signal_is_needed() {
     in_children(
@@ -447,8 +446,7 @@ fn alternate_stack() -> (usize, usize) {
     }
 }
 
-/// While a fault is served, a signal handler of the application runs on the same thread and touches
-/// another page.
+/// While a fault is served, a signal handler of the application runs on the same thread and touches another page.
 #[test]
 fn a_handler_that_interrupts_serving_may_fault() {
     static NESTED: AtomicUsize = AtomicUsize::new(0);

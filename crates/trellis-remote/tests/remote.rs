@@ -2,60 +2,29 @@
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;
+#[path = "support/running.rs"]
+mod running;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use network::{ALONE, in_own_network};
+use running::{Running, good, prefix};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
-use trellis_remote::{
-    Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError, Server, ServerOptions, Stop,
-};
+use trellis_remote::{Call, Client, ClientOptions, Host, Outcome, Pointer, RemoteError, Server, ServerOptions};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const SERVER: Host = Host(7);
 
-struct Running {
-    stop: Stop,
-    thread: Option<JoinHandle<Server>>,
-}
-
-impl Running {
-    fn start(host: Host, quota_bytes: Option<u64>) -> Running {
-        Running::start_as(ServerOptions { quota_bytes, ..ServerOptions::new(prefix(host), MEMORY_BYTES) })
-    }
-
-    fn start_as(options: ServerOptions) -> Running {
-        let mut server = Server::open(options).unwrap_or_else(|error| panic!("{error}"));
-        let stop = Stop::default();
-        let stops = stop.clone();
-        let thread = std::thread::spawn(move || {
-            server.serve(&stops).unwrap_or_else(|error| panic!("{error}"));
-            server
-        });
-        Running { stop, thread: Some(thread) }
-    }
-
-    fn stop(mut self) -> Server {
-        self.stop.stop();
-        self.thread.take().expect("it runs").join().expect("it ended well")
-    }
-}
-
-fn prefix(host: Host) -> HostPrefix {
-    format!("fd01:203:{:x}::/48", host.0).parse().expect("it is a prefix")
+fn start(quota_bytes: Option<u64>) -> Running {
+    Running::start(ServerOptions { quota_bytes, ..ServerOptions::new(prefix(SERVER), MEMORY_BYTES) })
 }
 
 fn client(host: u16) -> Client {
     let options = ClientOptions { deadline: Duration::from_secs(30), ..ClientOptions::new(prefix(Host(host))) };
     Client::open(options).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn good<T>(result: Result<T, RemoteError>) -> T {
-    result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn status<T: std::fmt::Debug>(result: Result<T, RemoteError>) -> Status {
@@ -68,7 +37,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, RemoteError>) -> Status {
 #[test]
 fn objects_are_made_read_written_and_deleted() {
     in_own_network("objects_are_made_read_written_and_deleted", &ALONE, || {
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let mut client = client(9);
         let object = good(client.create(SERVER, 100_000));
         let mut bytes = vec![1; 100_000];
@@ -93,7 +62,7 @@ fn objects_are_made_read_written_and_deleted() {
 #[test]
 fn nothing_outside_of_an_object_is_reached() {
     in_own_network("nothing_outside_of_an_object_is_reached", &ALONE, || {
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let mut client = client(9);
         let object = good(client.create_with(SERVER, b"the first"));
         let next = good(client.create_with(SERVER, b"the second"));
@@ -121,7 +90,7 @@ fn nothing_outside_of_an_object_is_reached() {
 #[test]
 fn every_addition_of_every_client_is_done_once() {
     in_own_network("every_addition_of_every_client_is_done_once", &ALONE, || {
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let counter = good(client(9).create(SERVER, 16));
         std::thread::scope(|scope| {
             for host in 10..14 {
@@ -155,7 +124,7 @@ fn every_addition_of_every_client_is_done_once() {
 #[test]
 fn a_host_has_no_more_than_its_quota() {
     in_own_network("a_host_has_no_more_than_its_quota", &ALONE, || {
-        let server = Running::start(SERVER, Some(1 << 20));
+        let server = start(Some(1 << 20));
         let (mut one, mut other) = (client(9), client(10));
         let object = good(one.create(SERVER, 1 << 20));
         assert_eq!(status(one.create(SERVER, 1)), Status::Quota);
@@ -171,11 +140,11 @@ fn a_host_has_no_more_than_its_quota() {
 #[test]
 fn a_server_that_lost_its_memory_knows_no_pointer_of_before() {
     in_own_network("a_server_that_lost_its_memory_knows_no_pointer_of_before", &ALONE, || {
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let mut client = client(9);
         let before = good(client.create_with(SERVER, b"before"));
         server.stop();
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         // One in 65,536 boots begins with the generation that the one before had.
         let mut bytes = [0; 6];
         assert!(matches!(status(client.read(before, &mut bytes)), Status::Bounds | Status::Stale));
@@ -193,7 +162,7 @@ fn a_client_that_was_silent_says_hello_before_it_changes_something() {
     in_own_network("a_client_that_was_silent_says_hello_before_it_changes_something", &ALONE, || {
         let silence = Duration::from_millis(200);
         let options = ServerOptions::new(prefix(SERVER), MEMORY_BYTES);
-        let server = Running::start_as(ServerOptions { session_silence_max: silence, ..options });
+        let server = Running::start(ServerOptions { session_silence_max: silence, ..options });
         let mut client = client(9);
         let word = good(client.create(SERVER, 8));
         for round in 0..4 {
@@ -211,7 +180,7 @@ fn a_whole_write_of_many_datagrams_is_one_step() {
     in_own_network("a_whole_write_of_many_datagrams_is_one_step", &ALONE, || {
         const BYTES: usize = 1 << 15;
         const ALL: usize = WRITE_BYTES_MAX as usize;
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let with = |host, piece_bytes| {
             good(Client::open(ClientOptions { piece_bytes, ..ClientOptions::new(prefix(Host(host))) }))
         };
@@ -269,7 +238,7 @@ fn what_of_a_batch_fails_fails_alone() {
     // What is sent to host 8 is lost.
     let setup = [&ALONE[..], &["-6 route add fd01:203:8::/48 dev lo table local"]].concat();
     in_own_network("what_of_a_batch_fails_fails_alone", &setup, || {
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let options = ClientOptions { deadline: Duration::from_millis(500), ..ClientOptions::new(prefix(Host(9))) };
         let mut client = good(Client::open(options));
         let ends = client.batch(&mut [
@@ -317,7 +286,7 @@ fn what_of_a_batch_fails_fails_alone() {
 #[test]
 fn a_batch_is_as_long_as_one_likes() {
     in_own_network("a_batch_is_as_long_as_one_likes", &ALONE, || {
-        let server = Running::start(SERVER, None);
+        let server = start(None);
         let mut client = client(9);
         let text: Vec<u8> = (0..200_000_u32).map(|at| (at >> 4) as u8).collect();
         // More than one request has, one request of several datagrams, one datagram.

@@ -3,56 +3,30 @@
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;
+#[path = "support/running.rs"]
+mod running;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use network::{ALONE, in_own_network};
+use running::{Running, good, prefix};
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_remote::leased::{Bytes, Events, LeasedOptions, LeasedPages};
-use trellis_remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError, Server, ServerOptions, Stop};
+use trellis_remote::{Client, ClientOptions, Host, Pointer, RemoteError, ServerOptions};
 
 const PAGE: usize = 4096;
 const SERVER: Host = Host(7);
 /// For what must happen, however slow the machine is.
 const LONG: Duration = Duration::from_secs(60);
 
-struct Running {
-    stop: Stop,
-    thread: Option<JoinHandle<Server>>,
-}
-
-impl Running {
-    fn start(lease_term: Duration) -> Running {
-        let options = ServerOptions { lease_term, ..ServerOptions::new(prefix(SERVER), 16 << 20) };
-        let mut server = good(Server::open(options));
-        let stop = Stop::default();
-        let stops = stop.clone();
-        let thread = std::thread::spawn(move || {
-            good(server.serve(&stops));
-            server
-        });
-        Running { stop, thread: Some(thread) }
-    }
-
-    fn stop(mut self) -> Server {
-        self.stop.stop();
-        self.thread.take().expect("it runs").join().expect("it ended well")
-    }
-}
-
-fn prefix(host: Host) -> HostPrefix {
-    format!("fd01:203:{:x}::/48", host.0).parse().expect("it is a prefix")
+fn start(lease_term: Duration) -> Running {
+    Running::start(ServerOptions { lease_term, ..ServerOptions::new(prefix(SERVER), 16 << 20) })
 }
 
 fn client(host: u16) -> Client {
     good(Client::open(ClientOptions { deadline: LONG, ..ClientOptions::new(prefix(Host(host))) }))
-}
-
-fn good<T>(result: Result<T, RemoteError>) -> T {
-    result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The pages of a process: what it holds of them.
@@ -154,7 +128,7 @@ fn number(bytes: &[u8]) -> u64 {
 #[test]
 fn pages_are_numbered_through_all_objects() {
     in_own_network("pages_are_numbered_through_all_objects", &ALONE, || {
-        let server = Running::start(Duration::from_secs(10));
+        let server = start(Duration::from_secs(10));
         let mut plain = client(9);
         let [first, between, second] =
             [2 * PAGE as u64 + 100, PAGE as u64, 2 * PAGE as u64].map(|bytes| good(plain.create(SERVER, bytes)));
@@ -200,7 +174,7 @@ fn absent() -> Pointer {
 #[test]
 fn who_increments_under_leases_loses_nothing() {
     in_own_network("who_increments_under_leases_loses_nothing", &ALONE, || {
-        let server = Running::start(Duration::from_secs(10));
+        let server = start(Duration::from_secs(10));
         let object = good(client(9).create(SERVER, PAGE as u64 + 100));
         std::thread::scope(|scope| {
             for host in [10, 11] {
@@ -230,7 +204,7 @@ fn who_increments_under_leases_loses_nothing() {
 #[test]
 fn copies_are_gone_before_somebody_changes_the_page() {
     in_own_network("copies_are_gone_before_somebody_changes_the_page", &ALONE, || {
-        let server = Running::start(Duration::from_secs(60));
+        let server = start(Duration::from_secs(60));
         let object = good(client(9).create(SERVER, 2 * PAGE as u64));
         let (writer, readers) = (Process::start(10, object), [11, 12].map(|host| Process::start(host, object)));
         for round in 1..20_u64 {
@@ -270,7 +244,7 @@ fn copies_are_gone_before_somebody_changes_the_page() {
 #[test]
 fn who_is_silent_loses_the_lease_and_its_late_commit_is_fenced() {
     in_own_network("who_is_silent_loses_the_lease_and_its_late_commit_is_fenced", &ALONE, || {
-        let server = Running::start(Duration::from_millis(300));
+        let server = start(Duration::from_millis(300));
         let object = good(client(9).create(SERVER, PAGE as u64));
         let (silent, other) = (Process::start(10, object), Process::start(11, object));
         let mut bytes = silent.update(0);
@@ -301,7 +275,7 @@ fn who_is_silent_loses_the_lease_and_its_late_commit_is_fenced() {
 
 /// Whether leases of this term are still there after several terms, in which nobody wanted them.
 fn leases_are_renewed(term: Duration) -> bool {
-    let server = Running::start(term);
+    let server = start(term);
     let object = good(client(9).create(SERVER, 3 * PAGE as u64));
     let process = Process::start(10, object);
     let bytes = process.update(0);
@@ -334,7 +308,7 @@ fn a_lease_that_is_wanted_by_nobody_is_renewed() {
 #[test]
 fn who_has_no_lease_waits_for_those_that_have() {
     in_own_network("who_has_no_lease_waits_for_those_that_have", &ALONE, || {
-        let server = Running::start(Duration::from_secs(60));
+        let server = start(Duration::from_secs(60));
         let mut plain = client(9);
         let object = good(plain.create(SERVER, PAGE as u64));
         let (owner, reader) = (Process::start(10, object), Process::start(11, object));
@@ -361,12 +335,12 @@ fn who_has_no_lease_waits_for_those_that_have() {
 #[test]
 fn a_server_that_lost_its_memory_takes_no_commit() {
     in_own_network("a_server_that_lost_its_memory_takes_no_commit", &ALONE, || {
-        let server = Running::start(Duration::from_secs(60));
+        let server = start(Duration::from_secs(60));
         let object = good(client(9).create(SERVER, PAGE as u64));
         let process = Process::start(10, object);
         let bytes = process.update(0);
         server.stop();
-        let server = Running::start(Duration::from_secs(60));
+        let server = start(Duration::from_secs(60));
         let error = process.leased.commit(&[(0, &bytes)], true).expect_err("the object is gone");
         let is_told = matches!(error, RemoteError::Refused { status: Status::Stale | Status::Bounds, .. });
         assert!(is_told, "{error}");
@@ -377,7 +351,7 @@ fn a_server_that_lost_its_memory_takes_no_commit() {
 #[test]
 fn the_rights_of_a_process_end_with_it() {
     in_own_network("the_rights_of_a_process_end_with_it", &ALONE, || {
-        let server = Running::start(Duration::from_secs(3600));
+        let server = start(Duration::from_secs(3600));
         let object = good(client(9).create(SERVER, 2 * PAGE as u64));
         let first = Process::start(10, object);
         first.update(0);

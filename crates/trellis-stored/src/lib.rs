@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`words`] | each load and store is a call of the store; no copy is kept |
 //! | [`paging`] | pages are cached here, faults are caught by the kernel, and only differences are written back |
-//! | [`lines`] | the same frames behind a check in the program's own instructions |
+//! | [`lines`] | the same page frames behind a check in the program's own instructions |
 //! | [`coherence`] | what a release writes and an acquire reads, so that copies agree |
 //!
 //! [`region`] opens, lists and removes regions; [`settings`] reads the environment; [`memory`] is a process's whole

@@ -2,18 +2,18 @@
 //!
 //! # Why a stale state is harmless
 //!
-//! The check and the access are two steps, and a frame may be removed between them in any implementation. A state is
-//! therefore never what makes an access correct. The frames are those of [`super::paging`], at the addresses of the
-//! program, and the kernel's page protection remains authoritative. An access whose frame was removed faults, and is
-//! served like any other fault. A store to a frame that was made read-only for a release faults too, and is included in
-//! the next release. "May be read" and "may be written" only mean that the slow path has nothing to do. There are three
-//! cases:
+//! The check and the access are two steps, and a page frame may be removed between them in any implementation. A state
+//! is therefore never what makes an access correct. The page frames are those of [`super::paging`], at the addresses of
+//! the program, and the kernel's page protection remains authoritative. An access whose page frame was removed faults,
+//! and is served like any other fault. A store to a page frame that was made read-only for a release faults too, and is
+//! included in the next release. "May be read" and "may be written" only mean that the slow path has nothing to do.
+//! There are three cases:
 //!
-//! - *The state says no, and the frame would allow the access*: the slow path is taken once, and sets the state.
-//! - *The state says yes, and the frame was removed*: the access is a page fault. Eviction and invalidation clear the
-//!   states of a frame before they remove access to it, so this happens only to a thread between check and access, or
-//!   to one whose slow path was overtaken and set a state late.
-//! - *The state says yes, and so does the frame*: no call at all.
+//! - *The state says no, and the page frame would allow the access*: the slow path is taken once, and sets the state.
+//! - *The state says yes, and the page frame was removed*: the access is a page fault. Eviction and invalidation clear
+//!   the states of a page frame before they remove access to it, so this happens only to a thread between check and
+//!   access, or to one whose slow path was overtaken and set a state late.
+//! - *The state says yes, and so does the page frame*: no call at all.
 //!
 //! Any thread may therefore set and clear states with plain relaxed stores, without a lock.
 //!

@@ -347,7 +347,7 @@ fn a_process_has_more_memory_than_its_cache() {
         }
         let pages = memory.statistics().pages;
         assert!(pages.pages_fetched > 0 && pages.bytes_written_back > 0, "{pages:?}");
-        assert!((pages.frames + pages.twins) * PAGE_BYTES as u64 <= 2 << 20, "{pages:?}");
+        assert!((pages.page_frames + pages.twins) * PAGE_BYTES as u64 <= 2 << 20, "{pages:?}");
         memory.close().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(servers.map(Running::stop), [0; 2], "nothing is left at the servers");
     });
@@ -388,7 +388,7 @@ fn containers_have_their_elements_at_memory_servers() {
         assert_eq!(heap.usage().blocks, 0, "what went out of scope is free: {:?}", heap.usage());
         let pages = heap.statistics().pages;
         assert!(pages.pages_fetched > 0 && pages.bytes_written_back > 0, "{pages:?}");
-        assert!((pages.frames + pages.twins) * PAGE_BYTES as u64 <= 2 << 20, "{pages:?}");
+        assert!((pages.page_frames + pages.twins) * PAGE_BYTES as u64 <= 2 << 20, "{pages:?}");
         for align in [1_usize, 16, 64, 8192] {
             let block = heap.allocate_zeroed(Layout::from_size_align(300, align).expect("a layout")).expect("room");
             assert_eq!((block.cast::<u8>().addr().get() % align, block.len()), (0, 300));

@@ -2,13 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::Prefix;
-
 /// What a switch can do beyond what all switches can. Constant while the switch is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Whether it works in a user namespace, without privileges over the machine.
-    pub rootless: bool,
     /// Whether the first UPDATE of a page makes its sender the owner in the path of that packet. If not,
     /// [`crate::Switch::set_redirect`] must be called for every lease.
     pub grants: bool,
@@ -21,12 +17,8 @@ pub struct Capabilities {
     pub copies: bool,
     /// Whether it can delay, duplicate and reorder packets on purpose; every switch can drop some or all of them.
     pub delays: bool,
-    /// Whether the same seed and the same packets give the same faults.
-    pub seeded: bool,
     /// Whether requests for hot pages are also counted by the port at which they arrive ([`crate::HotPage::by_port`]).
     pub counts_by_port: bool,
-    /// The longest prefix by which it routes, in bits.
-    pub prefix_bits_max: u8,
     /// The maximum number of redirects at the same time.
     pub redirects_max: u32,
 }
@@ -35,22 +27,13 @@ impl Capabilities {
     /// All capabilities; each kind of switch removes those that it lacks.
     pub(crate) fn all(redirects_max: u32) -> Capabilities {
         Capabilities {
-            rootless: true,
             grants: true,
             learns_at_once: true,
             forgets_ended: false,
             copies: true,
             delays: true,
-            seeded: true,
             counts_by_port: true,
-            prefix_bits_max: 128,
             redirects_max,
         }
-    }
-
-    /// Whether it routes by prefixes of this length.
-    #[must_use]
-    pub fn routes_by(&self, prefix: Prefix) -> bool {
-        prefix.bits() <= self.prefix_bits_max
     }
 }

@@ -4,9 +4,6 @@
 //! part of the protocol's address and header on purpose. It must never follow a change of the protocol's source by
 //! themselves: a switch must continue to understand what is on the wire.
 
-/// The same numbers in C.
-pub const HEADER: &str = include_str!("../../../switch/layout.h");
-
 macro_rules! layout {
     ($($name:ident: $kind:ty = $value:expr;)*) => {
         $(
@@ -15,7 +12,8 @@ macro_rules! layout {
         )*
 
         /// Every number of this file, by its name in C without `TRELLIS_`.
-        pub const NUMBERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
+        #[cfg(test)]
+        const NUMBERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
     };
 }
 
@@ -115,20 +113,19 @@ layout! {
     EVENT_EXPIRED: u32 = 6;
 }
 
-/// The numbers of `switch/layout.h`, by their names without `TRELLIS_`.
-#[must_use]
-pub fn numbers_in_c() -> Vec<(&'static str, u64)> {
-    HEADER.lines().filter_map(number_in_c).collect()
-}
-
-fn number_in_c(line: &'static str) -> Option<(&'static str, u64)> {
-    let mut words = line.strip_prefix("#define TRELLIS_")?.split_whitespace();
-    let (name, value) = (words.next()?, words.next()?);
-    let number = match value.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => value.parse(),
+/// The numbers of a header in C, by their names without `TRELLIS_`.
+#[cfg(test)]
+pub(crate) fn numbers_in_c(header: &'static str) -> Vec<(&'static str, u64)> {
+    let number = |line: &'static str| {
+        let mut words = line.strip_prefix("#define TRELLIS_")?.split_whitespace();
+        let (name, value) = (words.next()?, words.next()?);
+        let number = match value.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => value.parse(),
+        };
+        Some((name, number.ok()?))
     };
-    Some((name, number.ok()?))
+    header.lines().filter_map(number).collect()
 }
 
 #[cfg(test)]
@@ -137,6 +134,6 @@ mod tests {
 
     #[test]
     fn c_and_rust_say_the_same() {
-        assert_eq!(numbers_in_c(), NUMBERS);
+        assert_eq!(numbers_in_c(include_str!("../../../switch/layout.h")), NUMBERS);
     }
 }

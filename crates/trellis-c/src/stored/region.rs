@@ -215,7 +215,7 @@ pub unsafe extern "C" fn trellis_store_statistics(into: *mut StoreStatistics) ->
             pages_fetched_ahead: pages.pages_fetched_ahead,
             pages_evicted: pages.pages_evicted,
             bytes_written_back: pages.bytes_written_back,
-            bytes_in_memory: (pages.frames + pages.twins) * layout::PAGE_BYTES as u64,
+            bytes_in_memory: (pages.page_frames + pages.twins) * layout::PAGE_BYTES as u64,
         };
         Ok(status::OK)
     })

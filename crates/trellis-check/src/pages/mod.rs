@@ -189,11 +189,6 @@ impl<N: Node> Pages<N> {
         model
     }
 
-    /// The number of distinct node states and steps of the protocol so far.
-    pub fn distinct(&self) -> (usize, usize) {
-        (self.nodes.len(), self.steps.len())
-    }
-
     /// The protocol of `node` gets `input`.
     fn step(&mut self, cluster: &mut Cluster, node: usize, input: Input) -> Result<(), String> {
         self.happen(cluster, node, Fact::Input(input))

@@ -1,7 +1,7 @@
 //! Nodes that leave while the others go on, and the coordinator that takes their pages over.
 //!
-//! Promises: a node leaves as [`Leaving`] says, as in the runtime. When it has left, no message
-//! to it or from it is under way. It must never let a node go that holds what another node still needs.
+//! Promises: a node leaves as [`Leaving`] says, as in the runtime. When it has left, no message to it or from it is
+//! under way. It must never let a node go that holds what another node still needs.
 
 use super::Start;
 use super::events::Event;

@@ -188,8 +188,6 @@ pub struct Outcome {
     pub trace_hash: u64,
     /// What happened, in numbers.
     pub tally: Tally,
-    /// When it ended.
-    pub ended_at: Nanoseconds,
 }
 
 impl Outcome {
@@ -242,13 +240,8 @@ fn finish<S: Start>(world: &mut World<'_, S>, stop_at: Nanoseconds) -> (Outcome,
     let verdict = ended.map_or_else(Verdict::Broken, |()| Verdict::Passed);
     world.tally.resent = world.datagrams.as_ref().map_or(0, datagrams::Datagrams::resent);
     let recorder = std::mem::replace(&mut world.recorder, record::Recorder::new(0));
-    let outcome = Outcome {
-        scenario: world.scenario.clone(),
-        verdict,
-        trace_hash: recorder.hash(),
-        tally: world.tally,
-        ended_at: world.now,
-    };
+    let outcome =
+        Outcome { scenario: world.scenario.clone(), verdict, trace_hash: recorder.hash(), tally: world.tally };
     let mut lines = recorder.into_lines();
     lines.extend(outcome.complaint());
     (outcome, lines)

@@ -1,9 +1,9 @@
 //! Threads of a small cluster that wait for a condition under a lock: the explorer's model for such waits.
 //!
 //! Consumers take the lock, wait while there is no item, take one and release the lock. A producer takes the lock, adds
-//! items, notifies and releases the lock. A wait takes the steps that a runtime carries out
-//! ([`ConditionWait`]), with the real locks and conditions. Messages arrive in any order. A wait may be given up, and a
-//! step may fail, as often as the program allows. The model checks:
+//! items, notifies and releases the lock. A wait takes the steps that a runtime carries out ([`ConditionWait`]), with
+//! the real locks and conditions. Messages arrive in any order. A wait may be given up, and a step may fail, as often
+//! as the program allows. The model checks:
 //!
 //! 1. *The lock excludes.* It has one holder, and only the holder looks at the items.
 //! 2. *No notification is lost.* When nothing is under way, no thread waits although there is an item, unless one that was

@@ -72,9 +72,9 @@ impl Timeout {
 
 /// Move a range, or some of its pages, to a host; clients continue meanwhile
 ///
-/// The host first gets all bytes; then the range is handed over within milliseconds, with all leases. The
-/// command returns when the move is decided, or with `--wait` when it is done. With `--pages`, only these pages move and get a home of
-/// their own; moved to the home of the range, they rejoin it.
+/// The host first gets all bytes; then the range is handed over within milliseconds, with all leases. The command
+/// returns when the move is decided, or with `--wait` when it is done. With `--pages`, only these pages move and get a
+/// home of their own; moved to the home of the range, they rejoin it.
 #[derive(Debug, Args)]
 pub(super) struct MoveArguments {
     #[command(flatten)]

@@ -10,6 +10,7 @@ use std::fmt::Write;
 use std::fs;
 
 use clap::Args;
+use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use trellis::config::Config;
 use trellis::transport::links::udp::{Interface, try_multicast};
@@ -120,16 +121,14 @@ struct Machine {
 impl Machine {
     fn look() -> Machine {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: getrlimit fills the structure it is given.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+        let descriptors = getrlimit(Resource::Nofile);
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: proc_bytes(&memory, "MemTotal"),
             available_bytes: proc_bytes(&memory, "MemAvailable"),
             swap_free_bytes: proc_bytes(&memory, "SwapFree"),
-            descriptors_soft: limit.rlim_cur,
-            descriptors_hard: limit.rlim_max,
+            descriptors_soft: descriptors.current.unwrap_or(u64::MAX),
+            descriptors_hard: descriptors.maximum.unwrap_or(u64::MAX),
             map_count_max: number_in("/proc/sys/vm/max_map_count"),
             overcommit: number_in("/proc/sys/vm/overcommit_memory"),
             interfaces: try_multicast().unwrap_or_default(),

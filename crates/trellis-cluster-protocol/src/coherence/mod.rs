@@ -288,8 +288,7 @@ pub enum Effect {
         /// From now on.
         after: Nanoseconds,
     },
-    /// Every page of `range` is here, for stores, and stays until [`Input::Unlock`] or the end of
-    /// its time.
+    /// Every page of `range` is here, for stores, and stays until [`Input::Unlock`] or the end of its time.
     Locked {
         /// The pages.
         range: PageRange,
@@ -387,8 +386,8 @@ pub enum Message {
         write: bool,
         /// The node that receives them.
         requester: NodeId,
-        /// The number of the write grant that made the receiver the owner of `demand`; if it has
-        /// not arrived yet, this message waits for it.
+        /// The number of the write grant that made the receiver the owner of `demand`; if it has not arrived yet, this
+        /// message waits for it.
         after: u32,
         /// The number of the grant to send.
         sequence: u32,

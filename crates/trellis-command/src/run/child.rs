@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{WaitOptions, WaitStatus};
+use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use trellis::launch;
 use trellis_output::programs;
@@ -122,8 +123,7 @@ impl From<Child> for Running {
 
 /// Gives a command a process group of its own, and ends it with this process. It keeps these descriptors.
 pub(super) fn bind(command: &mut Command, inherited: Vec<RawFd>) {
-    // SAFETY: getpid has no conditions.
-    let launcher = unsafe { libc::getpid() };
+    let launcher = std::process::id() as i32;
     command.process_group(0);
     // SAFETY: the closure makes async-signal-safe system calls only and allocates nothing.
     unsafe { command.pre_exec(move || bind_to_launcher(launcher, &inherited)) };
@@ -274,12 +274,11 @@ pub(super) fn pipe_holding(bytes: &[u8]) -> Result<OwnedFd, Failure> {
 /// 32 unpredictable bytes.
 pub(super) fn fresh_secret() -> Result<[u8; 32], Failure> {
     let mut secret = [0u8; 32];
-    // SAFETY: the buffer is valid for its length.
-    let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
-    if got != secret.len() as isize {
-        return Err(Failure::system("draw a secret with getrandom"));
+    // So few bytes come whole.
+    match getrandom(&mut secret, GetRandomFlags::empty()) {
+        Ok(_) => Ok(secret),
+        Err(error) => Err(Failure::new(exit::SYSTEM, format!("cannot draw a secret with getrandom: {error}"))),
     }
-    Ok(secret)
 }
 
 #[cfg(test)]

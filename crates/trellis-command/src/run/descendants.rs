@@ -7,6 +7,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
+
 use crate::run::supervise::{LEFTOVER, LEFTOVER_FAILED};
 
 /// How often it is looked whether something is left.
@@ -14,8 +16,8 @@ pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes this process the parent of orphans that its nodes leave behind.
 pub(super) fn adopt_orphans() {
-    // SAFETY: prctl on plain integers; a kernel without it leaves orphans to init, which is no error for the run.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    // A kernel without it leaves orphans to init, which is no error for the run. Any number means yes.
+    let _ = set_child_subreaper(Some(Pid::INIT));
 }
 
 /// Ends what the nodes left running. After a failure it is asked to end at once, otherwise after a while.
@@ -38,10 +40,10 @@ impl Sweep {
         let left = children_except(excepted);
         let now = Instant::now();
         if now >= self.kill_at || is_urgent {
-            signal(&left, libc::SIGKILL);
+            signal(&left, Signal::KILL);
         } else if now >= self.terminate_at && !self.is_terminated {
-            signal(&left, libc::SIGTERM);
-            signal(&left, libc::SIGCONT);
+            signal(&left, Signal::TERM);
+            signal(&left, Signal::CONT);
             self.is_terminated = true;
         }
         left.is_empty()
@@ -55,10 +57,10 @@ fn children_except(excepted: i32) -> Vec<i32> {
 }
 
 /// Sends a signal to each process.
-fn signal(pids: &[i32], signal: i32) {
-    for pid in pids {
-        // SAFETY: kill takes plain integers; each pid is our own unreaped child.
-        unsafe { libc::kill(*pid, signal) };
+fn signal(pids: &[i32], signal: Signal) {
+    for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // Each is a child of this process that was not reaped. One that has ended needs no signal.
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -132,7 +134,7 @@ mod tests {
         assert!(here(scanned_children()).contains(&pid));
         assert!(listed_children().is_none_or(|children| here(children).contains(&pid)));
         assert!(!children_except(pid).contains(&pid));
-        signal(&[pid], libc::SIGKILL);
+        signal(&[pid], Signal::KILL);
         child.wait().expect("wait");
     }
 }

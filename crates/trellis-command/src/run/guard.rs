@@ -4,9 +4,10 @@
 //! The guard waits on a pipe that only the launcher holds: end of file without the farewell means that the launcher
 //! is gone. It must never outlive the launcher's last message, and never run anything but system calls.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::PipeWriter;
+use std::os::fd::AsRawFd;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, SYSTEM};
 
 /// Written instead of a process group when the run ended in order.
 const FAREWELL: i32 = 0;
@@ -15,28 +16,20 @@ const GROUPS_MAX: usize = trellis::config::NODES_MAX;
 
 /// The launcher's end of the guard.
 pub(super) struct Guard {
-    pipe: Option<OwnedFd>,
+    pipe: Option<PipeWriter>,
     pid: i32,
 }
 
 impl Guard {
     /// Starts the guard. Must be called while the process has one thread and before the nodes exist.
     pub(super) fn start() -> Result<Guard, Failure> {
-        let mut ends = [0; 2];
-        // SAFETY: pipe2 fills the two descriptors that it gets room for.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(Failure::system("make a pipe"));
-        }
+        let (reader, writer) =
+            std::io::pipe().map_err(|error| Failure::new(SYSTEM, format!("cannot make a pipe: {error}")))?;
         // SAFETY: the child runs `watch`, which makes system calls only and never returns.
         match unsafe { libc::fork() } {
             -1 => Err(Failure::system("fork")),
-            0 => watch(ends[0]),
-            pid => {
-                // SAFETY: both descriptors come from pipe2 above and are owned by nothing else.
-                let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-                drop(reader);
-                Ok(Guard { pipe: Some(writer), pid })
-            }
+            0 => watch(reader.as_raw_fd()),
+            pid => Ok(Guard { pipe: Some(writer), pid }),
         }
     }
 
@@ -51,10 +44,9 @@ impl Guard {
 
     fn tell(&self, word: i32) {
         if let Some(pipe) = &self.pipe {
-            let bytes = word.to_ne_bytes();
-            // SAFETY: the buffer is valid for its length. Four bytes are written to a pipe whole or not at all; if
-            // the guard is gone (EPIPE, SIGPIPE is ignored), the run is as safe as without one.
-            unsafe { libc::write(pipe.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+            // Four bytes are written to a pipe whole or not at all; if the guard is gone (EPIPE, SIGPIPE is ignored),
+            // the run is as safe as without one.
+            let _ = rustix::io::write(pipe, &word.to_ne_bytes());
         }
     }
 }

@@ -2,10 +2,10 @@
 //! gone.
 //!
 //! Promises: it persists a decision before it sends it, so that it may stop and start again at any moment. Incarnations
-//! only rise. A backup becomes home only if it is *complete* (a home said that every backup has every page, and every later
-//! commit went to all of them). In addition, the home lease of the previous home must have ended by the
-//! controller's clock, or that home must have said, in the incarnation that is still the last, that it has handed over. It
-//! must never assume after its own restart that a home has ended: it then waits for a whole home lease.
+//! only rise. A backup becomes home only if it is *complete* (a home said that every backup has every page, and every
+//! later commit went to all of them). In addition, the home lease of the previous home must have ended by the
+//! controller's clock, or that home must have said, in the incarnation that is still the last, that it has handed over.
+//! It must never assume after its own restart that a home has ended: it then waits for a whole home lease.
 //!
 //! Pages get a home of their own (they are split off), or lose it again (they are merged back), only while
 //! the home has said, in the last incarnation, that every backup has every page. Both records are persisted together. The
@@ -28,8 +28,8 @@ pub enum Input {
     Back(Host),
     /// This host is no longer a backup.
     Drop(Host),
-    /// No host has the pages any more: reset the range at this host when the home lease has ended. The
-    /// order is void if the home is heard before that, or a complete backup.
+    /// No host has the pages any more: reset the range at this host when the home lease has ended. The order is void if
+    /// the home is heard before that, or a complete backup.
     Reset(Host),
     /// Time passed.
     Tick,

@@ -4,9 +4,9 @@
 //! ([`crate::wire::datagram::control`]), but it never stands in an address: clients name its pages as pages of the
 //! range that it was split from. Its own machines number them from 0.
 //!
-//! Every host that has the range has a machine for each of its parts, whichever host is home of it. The machine exists from
-//! when the host learns that the part was split off until it learns that it was merged back; both come
-//! with a new incarnation of the range ([`next`]).
+//! Every host that has the range has a machine for each of its parts, whichever host is home of it. The machine exists
+//! from when the host learns that the part was split off until it learns that it was merged back; both come with a new
+//! incarnation of the range ([`next`]).
 //!
 //! Promises: at every moment a host has one machine for a page. What the range's home knew about the pages of a part (their
 //! versions, and their leases and copies, which continue under their epochs) the part's home knows, and the other way

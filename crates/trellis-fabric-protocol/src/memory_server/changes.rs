@@ -77,7 +77,7 @@ impl MemoryServer {
         let goes_with_session = request.destination.arguments.has(Arguments::OF_SESSION);
         let session = goes_with_session.then_some((Client::of(&request.source), request.epoch));
         let object = self.objects.create(bytes, host, session).ok_or(Status::NoMemory)?;
-        self.quotas.entry(host).or_default().used_bytes += whole;
+        *self.used_bytes.entry(host).or_default() += whole;
         Ok(object)
     }
 
@@ -132,10 +132,10 @@ impl MemoryServer {
     fn remove(&mut self, object: &Object, leases: &mut impl Leases, effects: &mut Vec<Effect>) {
         leases.forget(object.first_page, object.pages);
         self.objects.delete(object.first_page);
-        if let Some(quota) = self.quotas.get_mut(&object.maker) {
-            quota.used_bytes -= object.pages * PAGE_BYTES;
-            if *quota == Default::default() {
-                self.quotas.remove(&object.maker);
+        if let Some(used) = self.used_bytes.get_mut(&object.maker) {
+            *used -= object.pages * PAGE_BYTES;
+            if *used == 0 {
+                self.used_bytes.remove(&object.maker);
             }
         }
         effects.push(Effect::Publish { first_page: object.first_page, pages: object.pages });

@@ -26,7 +26,7 @@ pub struct Settings {
     pub generation: u16,
     /// Higher than in its previous boot, so that no session of that boot is taken for one of this.
     pub incarnation: u16,
-    /// The quota of a host, in whole pages, unless another one was set ([`MemoryServer::set_quota`]).
+    /// The quota of each host, in whole pages.
     pub quota_bytes: u64,
     /// The largest number of objects at a time.
     pub objects_max: usize,

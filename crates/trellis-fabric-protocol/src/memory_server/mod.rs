@@ -65,8 +65,8 @@ pub struct MemoryServer {
     objects: Objects,
     sessions: Sessions,
     staging: Staging,
-    /// By host: what it has, and its quota if one was set. Hosts with neither are not here.
-    quotas: BTreeMap<Host, Quota>,
+    /// How many bytes each host has, in whole pages. Hosts without any are not here.
+    used_bytes: BTreeMap<Host, u64>,
     requests: u64,
     answers: [u64; STATUSES],
     repeated: u64,
@@ -74,12 +74,6 @@ pub struct MemoryServer {
     sessions_seen: u64,
     /// A lent page of an object that is to be deleted.
     wants_back: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-struct Quota {
-    used_bytes: u64,
-    granted_bytes: Option<u64>,
 }
 
 /// How a request ends; nothing else is answered to it.
@@ -98,7 +92,7 @@ impl MemoryServer {
             objects: Objects::new(pages, settings.generation, settings.objects_max),
             sessions: Sessions::new(settings.sessions, settings.incarnation),
             staging: Staging::new(settings.staging),
-            quotas: BTreeMap::new(),
+            used_bytes: BTreeMap::new(),
             requests: 0,
             answers: [0; STATUSES],
             repeated: 0,
@@ -125,7 +119,7 @@ impl MemoryServer {
         server.objects =
             Objects::restored(entries.to_vec(), settings.objects_max, maker).map_err(|page| NoTable { pages, page })?;
         for object in server.objects.all() {
-            server.quotas.entry(object.maker).or_default().used_bytes += object.pages * PAGE_BYTES;
+            *server.used_bytes.entry(object.maker).or_default() += object.pages * PAGE_BYTES;
         }
         Ok(server)
     }
@@ -189,16 +183,9 @@ impl MemoryServer {
         self.wants_back
     }
 
-    /// Sets the quota of a host from now on; it keeps what it has. `None`: as in the settings.
-    pub fn set_quota(&mut self, host: Host, bytes: Option<u64>) {
-        self.quotas.entry(host).or_default().granted_bytes = bytes;
-        self.quotas.retain(|_, quota| *quota != Quota::default());
-    }
-
     /// The quota of a host and what it has, in bytes of whole pages.
     pub fn quota(&self, host: Host) -> (u64, u64) {
-        let quota = self.quotas.get(&host).copied().unwrap_or_default();
-        (quota.granted_bytes.unwrap_or(self.settings.quota_bytes), quota.used_bytes)
+        (self.settings.quota_bytes, self.used_bytes.get(&host).copied().unwrap_or_default())
     }
 
     /// Counters, and the present state.

@@ -17,12 +17,10 @@ use crate::sys::linux::readiness::Readiness;
 use crate::sys::linux::uffd::Message;
 
 pub(super) const ABILITIES: Abilities = Abilities {
-    tells_writes_from_reads: true,
     serves_in_the_faulting_thread: false,
     system_calls_wait: true,
     works_with_signals_blocked: true,
     needs_userfaultfd: true,
-    bounded_by_mapping_count: false,
 };
 
 pub(super) struct Handler {

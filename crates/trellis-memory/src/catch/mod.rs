@@ -68,8 +68,6 @@ pub enum Catcher {
 /// What a catcher can and cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Whether a fault says if it was a write.
-    pub tells_writes_from_reads: bool,
     /// Whether the thread that faulted serves the fault; otherwise a thread that polls [`crate::Region::event_fd`]
     /// does.
     pub serves_in_the_faulting_thread: bool,
@@ -80,8 +78,6 @@ pub struct Abilities {
     pub works_with_signals_blocked: bool,
     /// Whether it needs userfaultfd with minor faults and write protection of shared memory (Linux 6.4).
     pub needs_userfaultfd: bool,
-    /// Whether every change of protection can split a mapping, of which a process may have vm.max_map_count (65,530).
-    pub bounded_by_mapping_count: bool,
 }
 
 impl Catcher {

@@ -14,12 +14,10 @@ use crate::sys::linux::memfd::Memfd;
 use crate::sys::linux::uffd::Message;
 
 pub(super) const ABILITIES: Abilities = Abilities {
-    tells_writes_from_reads: true,
     serves_in_the_faulting_thread: true,
     system_calls_wait: false,
     works_with_signals_blocked: false,
     needs_userfaultfd: true,
-    bounded_by_mapping_count: false,
 };
 
 pub(super) struct Signal {

@@ -321,8 +321,7 @@ pub(crate) fn is_child() -> bool {
 
 const CHILD: &str = "TRELLIS_MEMORY_TEST_CHILD";
 
-/// Runs the test `name` again in a process of its own, where [`is_child`] is true, with more
-/// environment.
+/// Runs the test `name` again in a process of its own, where [`is_child`] is true, with more environment.
 pub(crate) fn again(name: &str, environment: &[(&str, &str)]) -> Output {
     let program = std::env::current_exe().expect("this test's program");
     Command::new(program)

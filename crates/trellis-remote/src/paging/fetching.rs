@@ -58,8 +58,8 @@ impl Paging {
         let mut trigger = None;
         if let (Some(window), Some(&(page, _))) = (begun.window.take(), begun.waiting.first()) {
             let mut state = self.state();
-            // Half of the free memory, so that the next fault finds room too; the rest of the window waits for a limited
-            // time.
+            // Half of the free memory, so that the next fault finds room too; the rest of the window waits for a
+            // limited time.
             let (now, later) = window.share(page, state.table.free() as u64 / 2);
             if let Some(now) = now {
                 self.begin_window(&mut state.table, &now, &mut begun);
@@ -80,8 +80,8 @@ impl Paging {
         while !copies.is_empty() && !self.is_over() {
             copies.sort_unstable();
             self.prepare(&copies);
-            // SAFETY: while the page is fetching and not mapped, only this thread uses the frame.
-            let put = &mut |page: u64, bytes: &[u8]| unsafe { self.frame(page) }.copy_from_slice(bytes);
+            // SAFETY: while the page is fetching and not mapped, only this thread uses the page frame.
+            let put = &mut |page: u64, bytes: &[u8]| unsafe { self.page_frame(page) }.copy_from_slice(bytes);
             self.had_unless_over(self.pages().copy(&copies, put));
             self.count(|counters| &counters.pages_in, copies.len());
             copies = self.end_copies(&copies, trigger, &mut upgrades);
@@ -149,7 +149,7 @@ impl Paging {
         if let Some(bytes) = bytes {
             self.unmap(table, &[page]);
             // SAFETY: the table is held, and the page is not mapped.
-            unsafe { self.frame(page) }.copy_from_slice(bytes);
+            unsafe { self.page_frame(page) }.copy_from_slice(bytes);
             self.count(|counters| &counters.pages_in, 1);
         }
         table.end_fetch(page);
@@ -174,7 +174,8 @@ impl Paging {
         self.arrived();
     }
 
-    /// Fetches pages before they are touched, at the request of a thread of the program; returns when they have arrived.
+    /// Fetches pages before they are touched, at the request of a thread of the program; returns when they have
+    /// arrived.
     pub fn prefetch(&self, pages: Range<u32>, write: bool) {
         let (mut next, end) = (u64::from(pages.start), u64::from(pages.end));
         while next < end && !self.is_over() {

@@ -1,9 +1,9 @@
 //! Returns pages: because memory is short, because the home recalls them, and at the end.
 //!
-//! Promises: access is removed first, then changes are committed, and only when the home has them is the frame freed. A
-//! page that is being returned is not used, fetched or returned a second time until it is gone; a thread that touches
-//! it meanwhile waits, and then faults again. It must never free the last frames of recently used pages while others
-//! can be freed.
+//! Promises: access is removed first, then changes are committed, and only when the home has them is the page frame
+//! freed. A page that is being returned is not used, fetched or returned a second time until it is gone; a thread that
+//! touches it meanwhile waits, and then faults again. It must never free the last page frames of recently used pages
+//! while others can be freed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -163,7 +163,7 @@ impl Paging {
         }
         if !owned.is_empty() {
             // SAFETY: no thread can use a page that is being returned, and only this thread returns these.
-            let with_bytes = |&page: &u64| (page, &*unsafe { self.frame(page) });
+            let with_bytes = |&page: &u64| (page, &*unsafe { self.page_frame(page) });
             let contents: Vec<(u64, &[u8])> = owned.iter().map(with_bytes).collect();
             if let Some(&page) = self.had(self.pages().commit(&contents)).first() {
                 self.lose(page);

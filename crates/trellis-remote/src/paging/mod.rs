@@ -26,8 +26,9 @@
 //! twin there, a request to the home here), what an eviction writes (differences and chunks there; the page here), who
 //! waits for a page that is being returned (no thread there, every thread here), and what arrives from outside and when
 //! (notices at an acquire there, at any moment here): more hooks than driver. The second was chosen: each has a driver
-//! of its own around common parts, namely the table of frames with its second chance ([`trellis_cache::page_frames`]),
-//! the read-ahead ([`trellis_cache::readahead`]) and the threads ([`trellis_cache::fault_threads`]).
+//! of its own around common parts, namely the table of page frames with its second chance
+//! ([`trellis_cache::page_frames`]), the read-ahead ([`trellis_cache::readahead`]) and the threads
+//! ([`trellis_cache::fault_threads`]).
 
 mod events;
 mod faults;
@@ -61,8 +62,8 @@ const SERVERS: usize = 4;
 const FETCHERS: usize = 2;
 /// The threads that clean.
 const CLEANERS: usize = 2;
-/// The maximum number of pages that one call fetches or returns: several nodes' calls must fit into the receive buffer of
-/// a server's socket.
+/// The maximum number of pages that one call fetches or returns: several nodes' calls must fit into the receive buffer
+/// of a server's socket.
 const BATCH_PAGES_MAX: usize = 16;
 /// The minimum memory in which pages are cached.
 pub const ROOM_BYTES_MIN: usize = 1 << 20;
@@ -95,9 +96,9 @@ pub trait Pages: Send + Sync {
     /// A server did not answer in time, or refused.
     fn copy(&self, pages: &[u64], put: &mut dyn FnMut(u64, &[u8])) -> Result<(), String>;
 
-    /// Takes leases. Each page is reported as soon as it is granted, whichever others are still waited for; otherwise two
-    /// processes that want the same two pages would wait for each other. With `keeps`, the bytes that were last received
-    /// are still here, and none are passed if they are current.
+    /// Takes leases. Each page is reported as soon as it is granted, whichever others are still waited for; otherwise
+    /// two processes that want the same two pages would wait for each other. With `keeps`, the bytes that were last
+    /// received are still here, and none are passed if they are current.
     ///
     /// # Errors
     ///
@@ -143,7 +144,7 @@ pub struct Paging {
     state: Mutex<State>,
     /// Signalled when memory was freed, or a page is gone.
     changed: Condvar,
-    /// Signalled when memory becomes short, or when a frame may be freed while it is.
+    /// Signalled when memory becomes short, or when a page frame may be freed while it is.
     short: Condvar,
     /// Signalled when a page was recalled, or a recalled page was granted.
     recalled: Condvar,
@@ -258,12 +259,12 @@ impl Paging {
         }
     }
 
-    /// Waits until this many frames are free, or paging is stopped.
+    /// Waits until this many page frames are free, or paging is stopped.
     fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>, wanted: usize) -> MutexGuard<'a, State> {
         let wanted = wanted.min(state.table.room() / 8).max(1);
         while state.table.free() < wanted && !self.is_over() {
             self.short.notify_all();
-            // Ends when a cleaner has freed frames (its calls have deadlines), or paging is stopped.
+            // Ends when a cleaner has freed page frames (its calls have deadlines), or paging is stopped.
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
@@ -275,13 +276,13 @@ impl Paging {
         }
     }
 
-    /// The bytes of a frame.
+    /// The bytes of a page frame.
     ///
     /// # Safety
     ///
     /// The page is not mapped, and only the caller fetches or returns it; or the caller holds the table.
     #[allow(clippy::mut_from_ref, reason = "it is memory of the region, and the table says who uses it")]
-    unsafe fn frame(&self, page: u64) -> &mut [u8] {
+    unsafe fn page_frame(&self, page: u64) -> &mut [u8] {
         // SAFETY: the privileged view of one page; the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.region.privileged(page as usize, 1), PAGE_BYTES as usize) }
     }

@@ -1,4 +1,5 @@
-//! Tests leased pages against the model of a memory server: little memory, several nodes in one process, rights that end.
+//! Tests leased pages against the model of a memory server: little memory, several nodes in one process, rights that
+//! end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,15 +129,15 @@ fn four_times_the_cache_is_written_read_and_given_back() {
                     .store(round * 1_000_000 + (page * WORDS + word) as u64, Ordering::SeqCst);
             }
         }
-        let frames = node.paging.state().table.frames();
-        assert!(frames <= cache, "{frames} frames are in memory for {cache}");
+        let page_frames = node.paging.state().table.page_frames();
+        assert!(page_frames <= cache, "{page_frames} page frames are in memory for {cache}");
     }
     let counted = node.counted();
     assert!(counted.pages_evicted as usize > 2 * (pages - cache), "{counted:?}");
     assert!(counted.prefetched_pages > 0, "a row is read ahead: {counted:?}");
     let (active, inactive) = node.paging.state().table.queued();
     node.paging.flush();
-    assert_eq!(node.paging.state().table.frames(), 0);
+    assert_eq!(node.paging.state().table.page_frames(), 0);
     // Once for everything in memory, and once more to see that nothing remains: not once for each batch.
     let listed = node.paging.state().table.listed.get();
     assert!(listed <= 3 * (active + inactive), "{listed} entries were looked at for {active} and {inactive}");
@@ -214,8 +215,8 @@ fn what_is_stored_is_seen_in_one_order() {
     let _alone = alone();
     let server = ModelServer::new(64, 2);
     let nodes = [Process::new(&server, 0, 64, 256), Process::new(&server, 1, 64, 256)];
-    // Dekker's test: each thread announces itself in a page of its own, and looks at the other's. They must not both see
-    // nothing.
+    // Dekker's test: each thread announces itself in a page of its own, and looks at the other's. They must not both
+    // see nothing.
     let barrier = std::sync::Barrier::new(2);
     let seen = [AtomicU64::new(0), AtomicU64::new(0)];
     std::thread::scope(|scope| {

@@ -1,11 +1,11 @@
-//! Frees frames, after writing back their changes.
+//! Frees page frames, after writing back their changes.
 //!
-//! Promises: access is removed first, then the frame is compared, then the difference is written, and only when the store
-//! has it may the frame be freed. For one page, never two writes are under way at the same time, so that no old content
-//! overwrites newer. In a shared region nothing is written to a page of the store: separate redo records hold the
-//! changes until the next release.
+//! Promises: access is removed first, then the page frame is compared, then the difference is written, and only when
+//! the store has it may the page frame be freed. For one page, never two writes are under way at the same time, so that
+//! no old content overwrites newer. In a shared region nothing is written to a page of the store: separate redo records
+//! hold the changes until the next release.
 //!
-//! It must never free the last frames of recently used pages while others can be freed.
+//! It must never free the last page frames of recently used pages while others can be freed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -131,7 +131,7 @@ impl Paging {
         Ok(staged)
     }
 
-    /// Completes a write: frames that were neither used nor changed meanwhile are freed.
+    /// Completes a write: page frames that were neither used nor changed meanwhile are freed.
     fn written(
         &self,
         mut table: MutexGuard<'_, Table>,
@@ -167,7 +167,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Frees the frames of ascending pages.
+    /// Frees the page frames of ascending pages.
     pub(super) fn discard(&self, table: &mut Table, pages: &[u64]) -> Result<(), StoredError> {
         let mut twins = Vec::new();
         for &page in pages {

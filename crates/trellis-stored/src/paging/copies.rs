@@ -128,7 +128,7 @@ impl Paging {
         !self.options.is_private && table.is_any_writing() && !self.is_over()
     }
 
-    /// Removes write access; frames that are not mapped have none.
+    /// Removes write access; page frames that are not mapped have none.
     fn protect(&self, table: &Table, first: usize, count: usize) -> Result<(), StoredError> {
         let mapped: Vec<u64> =
             (first..first + count).map(|page| page as u64).filter(|&page| table.is_mapped(page)).collect();
@@ -147,7 +147,7 @@ impl Paging {
         let frame = self.region.privileged(page as usize, 1).cast::<u64>().cast_const();
         let mut now = [0; PAGE_BYTES];
         for (word, bytes) in now.chunks_exact_mut(8).enumerate() {
-            // SAFETY: inside the frame, which is aligned to pages.
+            // SAFETY: inside the page frame, which is aligned to pages.
             bytes.copy_from_slice(&unsafe { frame.add(word).read_volatile() }.to_ne_bytes());
         }
         now
@@ -201,7 +201,7 @@ impl Paging {
             State::Fetching => table.make_stale(page),
             State::Clean => {
                 // SAFETY: the table is held, and a clean page is not mapped for stores.
-                patch.apply(unsafe { self.frame(page) });
+                patch.apply(unsafe { self.page_frame(page) });
             }
             State::Dirty => {
                 if !table.has_twin(page) {
@@ -213,8 +213,8 @@ impl Paging {
                 let frame = self.region.privileged(page as usize, 1);
                 for (offset, bytes) in &patch.runs {
                     for (index, byte) in bytes.iter().enumerate() {
-                        // SAFETY: inside the frame. The program may store to other bytes of the page meanwhile, and to
-                        // these only without having acquired what was released.
+                        // SAFETY: inside the page frame. The program may store to other bytes of the page meanwhile,
+                        // and to these only without having acquired what was released.
                         unsafe { frame.add(usize::from(*offset) + index).write_volatile(*byte) };
                     }
                 }
@@ -361,7 +361,7 @@ impl Paging {
             let state = table.state(page);
             let is_ready = table.is_mapped(page) && (state == State::Dirty || state == State::Clean && !write);
             if is_ready {
-                // This is done for all lines of the frame, because access rights are those of the whole page.
+                // This is done for all lines of the page frame, because access rights are those of the whole page.
                 lines.allow(self.options.base + page as usize * PAGE_BYTES, PAGE_BYTES, write);
             }
         }

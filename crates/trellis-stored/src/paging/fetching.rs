@@ -35,13 +35,13 @@ impl Paging {
         }
     }
 
-    /// Waits until this many frames are free, or the region is stopped.
+    /// Waits until this many page frames are free, or the region is stopped.
     pub(super) fn wait_for_room<'a>(&self, mut table: MutexGuard<'a, Table>, wanted: usize) -> MutexGuard<'a, Table> {
         let wanted = wanted.min(table.room() / 8).max(1);
         while table.free() < wanted && !self.is_over() {
             self.short.notify_all();
-            // This wait ends when a cleaner has freed frames (its writes have the deadline of the store), or the region
-            // is stopped.
+            // This wait ends when a cleaner has freed page frames (its writes have the deadline of the store), or the
+            // region is stopped.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         table
@@ -100,8 +100,8 @@ impl Paging {
             let contents = self.contents(&pages)?;
             self.counters.fetched.fetch_add(pages.len() as u64, Ordering::Relaxed);
             for (&page, content) in pages.iter().zip(&contents) {
-                // SAFETY: while the page is fetching, only this thread uses the frame.
-                let frame = unsafe { self.frame(page) };
+                // SAFETY: while the page is fetching, only this thread uses the page frame.
+                let frame = unsafe { self.page_frame(page) };
                 let (known, rest) = frame.split_at_mut(content.len());
                 known.copy_from_slice(content);
                 rest.fill(0);

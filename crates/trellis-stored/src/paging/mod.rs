@@ -4,12 +4,12 @@
 //! A few threads *serve*. One of them waits for faults and decides what it can without the store (a page that is known
 //! to be zero, a store to a page that is in memory); before it waits for the store, it lets another thread lead.
 //! Further threads *fetch ahead* and *clean*: while the program computes, they write back pages that it no longer uses,
-//! and free frames.
+//! and free page frames.
 //!
-//! Promises: frames and twins together use no more than `cache_bytes_max`. A frame is never freed in the middle of a
-//! store to it: access is removed first, then the frame is compared, written, and only then dropped. System calls on
-//! pages that are not in memory wait for them. In a shared region, nothing is written to a page of the store before its
-//! release; changes that must leave memory earlier are kept in separate redo records.
+//! Promises: page frames and twins together use no more than `cache_bytes_max`. A page frame is never freed in the
+//! middle of a store to it: access is removed first, then the page frame is compared, written, and only then dropped.
+//! System calls on pages that are not in memory wait for them. In a shared region, nothing is written to a page of the
+//! store before its release; changes that must leave memory earlier are kept in separate redo records.
 //!
 //! An error of the store while a thread waits for a page ends the process, because there is no caller to which it could
 //! be returned.
@@ -51,7 +51,7 @@ pub(crate) const PAGE: Deadline = Deadline {
 const SERVERS: usize = 4;
 /// The number of threads that fetch ahead.
 const FETCHERS: usize = 2;
-/// The number of threads that write back and free frames.
+/// The number of threads that write back and free page frames.
 const CLEANERS: usize = 2;
 /// The maximum number of pages that one call fetches or writes back.
 const BATCH_PAGES_MAX: usize = 256;
@@ -71,7 +71,7 @@ pub struct Options {
     pub is_private: bool,
     /// Whether the region was just created, so that nothing of it is in the store.
     pub is_new: bool,
-    /// The maximum memory for frames and twins, in bytes.
+    /// The maximum memory for page frames and twins, in bytes.
     pub cache_bytes_max: usize,
     /// Whether programs compiled for mode `line` use the region.
     pub has_lines: bool,
@@ -88,7 +88,7 @@ pub struct Paging {
     table: Mutex<Table>,
     /// It is signalled when memory was freed, or a change has arrived in the store.
     changed: Condvar,
-    /// It is signalled when memory becomes short, or when a frame may be freed while memory is short.
+    /// It is signalled when memory becomes short, or when a page frame may be freed while memory is short.
     short: Condvar,
     ahead: Mutex<ReadAhead>,
     lines: Option<Lines>,
@@ -130,12 +130,12 @@ pub struct PageStatistics {
     pub pages_fetched: u64,
     /// Pages among these that were fetched before they were touched.
     pub pages_fetched_ahead: u64,
-    /// Frames that were freed.
+    /// Page frames that were freed.
     pub pages_evicted: u64,
     /// Bytes that were written back before a release.
     pub bytes_written_back: u64,
-    /// Frames in memory.
-    pub frames: u64,
+    /// Page frames in memory.
+    pub page_frames: u64,
     /// Twins in memory.
     pub twins: u64,
 }
@@ -220,7 +220,8 @@ impl Paging {
         self.region.release();
     }
 
-    /// Stops writing back and freeing frames, at the end of a process whose region is removed. Pages are still served.
+    /// Stops writing back and freeing page frames, at the end of a process whose region is removed. Pages are still
+    /// served.
     pub fn seal(&self) {
         self.is_sealed.store(true, Ordering::SeqCst);
         let mut table = self.table();
@@ -252,9 +253,9 @@ impl Paging {
     /// The counts so far.
     pub fn statistics(&self) -> PageStatistics {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (frames, twins) = {
+        let (page_frames, twins) = {
             let table = self.table();
-            (table.frames() as u64, table.twins() as u64)
+            (table.page_frames() as u64, table.twins() as u64)
         };
         PageStatistics {
             faults: count(&self.counters.faults),
@@ -262,7 +263,7 @@ impl Paging {
             pages_fetched_ahead: count(&self.counters.ahead),
             pages_evicted: count(&self.counters.evicted),
             bytes_written_back: count(&self.counters.written_bytes),
-            frames,
+            page_frames,
             twins,
         }
     }
@@ -307,13 +308,13 @@ impl Paging {
         }
     }
 
-    /// The bytes of a frame.
+    /// The bytes of a page frame.
     ///
     /// # Safety
     ///
     /// The caller holds the table, and no thread can store to the page: it is not mapped for writing, or not yet.
     #[allow(clippy::mut_from_ref, reason = "it is memory of the region, and the table says who uses it")]
-    unsafe fn frame(&self, page: u64) -> &mut [u8] {
+    unsafe fn page_frame(&self, page: u64) -> &mut [u8] {
         // SAFETY: the privileged view of one page; the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.region.privileged(page as usize, 1), PAGE_BYTES) }
     }
@@ -323,7 +324,7 @@ impl Paging {
     /// # Safety
     ///
     /// The caller holds the table.
-    #[allow(clippy::mut_from_ref, reason = "as for a frame")]
+    #[allow(clippy::mut_from_ref, reason = "as for a page frame")]
     unsafe fn twin(&self, page: u64) -> &mut [u8] {
         // SAFETY: the twin of one page; only the holder of the table uses twins.
         unsafe { std::slice::from_raw_parts_mut(self.region.twin(page as usize, 1), PAGE_BYTES) }
@@ -335,7 +336,7 @@ impl Paging {
         const ZERO: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         let has_twin = table.make_clean(page);
         // SAFETY: the caller holds the table and has removed write access.
-        let (frame, twin) = unsafe { (self.frame(page), if has_twin { self.twin(page) } else { &ZERO[..] }) };
+        let (frame, twin) = unsafe { (self.page_frame(page), if has_twin { self.twin(page) } else { &ZERO[..] }) };
         super::coherence::entry::difference(page, frame, twin, join)
     }
 

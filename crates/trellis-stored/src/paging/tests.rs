@@ -132,7 +132,7 @@ fn a_program_larger_than_its_memory_finds_what_it_stored() {
     let most = AtomicUsize::new(0);
     let look = |process: &Process| {
         let now = process.paging.statistics();
-        most.fetch_max((now.frames + now.twins) as usize * PAGE_BYTES, Ordering::Relaxed);
+        most.fetch_max((now.page_frames + now.twins) as usize * PAGE_BYTES, Ordering::Relaxed);
         most.fetch_max(file_bytes(&process.paging), Ordering::Relaxed);
     };
     for page in 0..bytes / PAGE_BYTES {
@@ -165,7 +165,7 @@ fn a_program_larger_than_its_memory_finds_what_it_stored() {
     assert!(statistics.pages_evicted > (bytes - cache) as u64 / PAGE_BYTES as u64, "{statistics:?}");
 }
 
-/// The memory of the frames.
+/// The memory of the page frames.
 fn file_bytes(paging: &Paging) -> usize {
     // SAFETY: an all-zero answer is a valid one.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };

@@ -54,21 +54,8 @@ layout! {
 mod tests {
     use super::*;
 
-    const HEADER: &str = include_str!("../../../../switch/memory_layout.h");
-
-    fn number_in_c(line: &'static str) -> Option<(&'static str, u64)> {
-        let mut words = line.strip_prefix("#define TRELLIS_")?.split_whitespace();
-        let (name, value) = (words.next()?, words.next()?);
-        let number = match value.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => value.parse(),
-        };
-        Some((name, number.ok()?))
-    }
-
     #[test]
     fn c_and_rust_say_the_same() {
-        let in_c: Vec<(&str, u64)> = HEADER.lines().filter_map(number_in_c).collect();
-        assert_eq!(in_c, NUMBERS);
+        assert_eq!(crate::layout::numbers_in_c(include_str!("../../../../switch/memory_layout.h")), NUMBERS);
     }
 }

@@ -55,8 +55,6 @@ pub mod layout {
     pub const REQUEST_AT: usize = 8;
     pub const CLUSTER_PREFIX_BITS: u8 = 32;
     pub const HOST_PREFIX_BITS: u8 = 48;
-    pub const CLASS_PREFIX_BITS: u8 = 52;
-    pub const COMMAND_PREFIX_BITS: u8 = 56;
     pub const PAGE_SHIFT: u32 = 12;
 }
 

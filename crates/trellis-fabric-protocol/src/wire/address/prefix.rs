@@ -4,7 +4,6 @@
 //! gives a prefix or an error of one sentence, and must never panic.
 
 use super::{Address, Cluster, Host, NotAnAddress, layout};
-use crate::wire::command::{Class, Command};
 use core::fmt;
 use core::str::FromStr;
 
@@ -40,20 +39,6 @@ impl Prefix {
     /// All addresses of a host.
     pub fn of_host(cluster: Cluster, host: Host) -> Prefix {
         Prefix::new(Address::with(cluster, host), layout::HOST_PREFIX_BITS)
-    }
-
-    /// All requests of a class to a host.
-    pub fn of_class(cluster: Cluster, host: Host, class: Class) -> Prefix {
-        let mut address = Address::with(cluster, host);
-        address.0[layout::COMMAND_AT] = class.nibble() << 4;
-        Prefix::new(address, layout::CLASS_PREFIX_BITS)
-    }
-
-    /// All requests with a command to a host.
-    pub fn of_command(cluster: Cluster, host: Host, command: Command) -> Prefix {
-        let mut address = Address::with(cluster, host);
-        address.0[layout::COMMAND_AT] = command.byte();
-        Prefix::new(address, layout::COMMAND_PREFIX_BITS)
     }
 
     /// The bits of the prefix, at the top; the others are zero.

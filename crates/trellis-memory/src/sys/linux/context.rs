@@ -46,8 +46,7 @@ pub(crate) unsafe fn was_write(context: *const ucontext_t) -> bool {
     let records = unsafe { (&raw const (*context).uc_mcontext).cast::<u8>().add(RECORDS_OFFSET) };
     let mut offset = 0;
     while offset + 16 <= RECORDS_BYTES {
-        // SAFETY: within the records' area, which the kernel filled up to a record of magic and
-        // size zero.
+        // SAFETY: within the records' area, which the kernel filled up to a record of magic and size zero.
         let (magic, bytes) = unsafe {
             let head = records.add(offset).cast::<u32>();
             (head.read(), head.add(1).read())

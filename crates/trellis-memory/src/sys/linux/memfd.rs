@@ -227,8 +227,7 @@ impl View {
 
     /// Gives the kernel advice about the whole view.
     pub(crate) fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the range is this view; the advice used (DONTFORK, DONTDUMP) does not touch its
-        // bytes.
+        // SAFETY: the range is this view; the advice used (DONTFORK, DONTDUMP) does not touch its bytes.
         let done = unsafe { libc::madvise(self.base as *mut libc::c_void, self.bytes, advice) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

@@ -372,8 +372,8 @@ impl PlainAction {
 
 /// An action that a signal handler can read while another thread writes it.
 ///
-/// The sequence number is odd during a write. A writer blocks every signal of its thread, so no
-/// handler can interrupt a write and then wait for it.
+/// The sequence number is odd during a write. A writer blocks every signal of its thread, so no handler can interrupt a
+/// write and then wait for it.
 struct RecordedAction {
     sequence: AtomicU32,
     handler: AtomicUsize,

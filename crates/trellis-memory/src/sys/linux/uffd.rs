@@ -337,8 +337,8 @@ impl Uffd {
             return;
         }
         let mut range = Range { start: start as u64, bytes: bytes as u64 };
-        // SAFETY: the request matches the number, and lives for the call. It can only fail for a
-        // range that is not registered, which the caller's check of the page numbers excludes.
+        // SAFETY: the request matches the number, and lives for the call. It can only fail for a range that is not
+        // registered, which the caller's check of the page numbers excludes.
         unsafe { libc::ioctl(self.number(), UFFDIO_WAKE as _, &raw mut range) };
     }
 

@@ -364,7 +364,7 @@ impl Switch for Bpf {
 
     fn capabilities(&self) -> Capabilities {
         let copies = self.form == Form::Tc;
-        Capabilities { rootless: false, copies, delays: false, seeded: false, ..Capabilities::all(self.redirects_max) }
+        Capabilities { copies, delays: false, ..Capabilities::all(self.redirects_max) }
     }
 
     fn cluster(&self) -> Cluster {

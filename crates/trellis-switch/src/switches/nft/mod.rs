@@ -85,7 +85,6 @@ impl Switch for Nft {
             learns_at_once: false,
             forgets_ended: true,
             delays: false,
-            seeded: false,
             ..Capabilities::all(self.redirects_max)
         }
     }

@@ -466,10 +466,8 @@ impl Switch for OpenFlow {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            rootless: false,
             learns_at_once: false,
             delays: false,
-            seeded: false,
             // A flow counts for a page, wherever its requests come from.
             counts_by_port: false,
             ..Capabilities::all(self.redirects_max)

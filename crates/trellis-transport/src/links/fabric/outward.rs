@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use super::device::{Registration, Source, Taken};
 use super::packet::{Kind, PACKET_BODY_BYTES_MAX, Packet};
 use super::peers::{HELLO_BIT, Shared};
-use super::rdma_write::Pushed;
+use super::rdma_write::Written;
 use super::rendezvous::Said;
 use crate::links::roster::lock;
 use crate::links::{Link, Lost, Payload, SendError, check_sendable};
@@ -241,10 +241,10 @@ impl Shared {
                 false => Err(frame),
             };
         }
-        match self.push(index, outward, &mut frame, source.is_some()) {
-            Pushed::Yes => return Ok(frame),
-            Pushed::Again => return Err(frame),
-            Pushed::OtherWay => {}
+        match self.write_body(index, outward, &mut frame, source.is_some()) {
+            Written::Yes => return Ok(frame),
+            Written::Again => return Err(frame),
+            Written::OtherWay => {}
         }
         let bytes = frame.body.bytes().len() as u64;
         let wants_word = source.is_none();

@@ -41,7 +41,7 @@ pub(super) enum Kind {
         wants_word: bool,
     },
     /// A frame whose body its sender writes to the receiver's shared memory.
-    Pushed {
+    Written {
         /// Its number in the order of frames.
         sequence: u64,
         /// Its header.
@@ -74,7 +74,7 @@ const HELLO: u8 = 1;
 const FRAME: u8 = 2;
 const OFFER: u8 = 3;
 const WORD: u8 = 4;
-const PUSHED: u8 = 5;
+const WRITTEN: u8 = 5;
 
 impl Packet {
     /// Writes the packet with its body; returns its length in bytes.
@@ -85,8 +85,8 @@ impl Packet {
             Kind::Offer { sequence, header, bytes, source, wants_word } => {
                 (OFFER, *sequence, Some(header), *bytes, Some(*source), *wants_word)
             }
-            Kind::Pushed { sequence, header, bytes, place } => {
-                (PUSHED, *sequence, Some(header), *bytes, Some(Source { address: *place, key: 0 }), false)
+            Kind::Written { sequence, header, bytes, place } => {
+                (WRITTEN, *sequence, Some(header), *bytes, Some(Source { address: *place, key: 0 }), false)
             }
             Kind::Word => (WORD, 0, None, 0, None, false),
         };
@@ -118,7 +118,7 @@ impl Packet {
                 let source = Source { address: number(48), key: number(56) };
                 Kind::Offer { sequence, header, bytes: body_bytes, source, wants_word }
             }
-            PUSHED => Kind::Pushed { sequence, header, bytes: body_bytes, place: number(48) },
+            WRITTEN => Kind::Written { sequence, header, bytes: body_bytes, place: number(48) },
             WORD if body_bytes == 0 => Kind::Word,
             _ => return None,
         };
@@ -149,7 +149,7 @@ mod tests {
             (Kind::Frame { sequence: 5, header }, vec![]),
             (Kind::Frame { sequence: 6, header }, vec![3; PACKET_BODY_BYTES_MAX]),
             (offer, vec![]),
-            (Kind::Pushed { sequence: 9, header, bytes: 4096, place: 1 << 40 }, vec![]),
+            (Kind::Written { sequence: 9, header, bytes: 4096, place: 1 << 40 }, vec![]),
         ] {
             let mut bytes = [0xEE; PACKET_BYTES];
             let length = packet(kind).write(&body, &mut bytes);

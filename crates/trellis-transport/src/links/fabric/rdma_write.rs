@@ -30,7 +30,7 @@ const LOOK_AGAIN: Duration = Duration::from_micros(50);
 const LOOKS_PER_QUESTION: u32 = 20;
 
 /// The result of an attempt to write a frame's body.
-pub(super) enum Pushed {
+pub(super) enum Written {
     /// The body is being written, and the packet is sent.
     Yes,
     /// It must be tried again.
@@ -62,42 +62,48 @@ impl Shared {
 
     /// Writes the body of a frame whose place is known, and sends its packet. `is_shared` says whether the body lies in
     /// the shared memory.
-    pub(super) fn push(&self, index: usize, outward: &mut Outward, frame: &mut Frame, is_shared: bool) -> Pushed {
+    pub(super) fn write_body(
+        &self,
+        index: usize,
+        outward: &mut Outward,
+        frame: &mut Frame,
+        is_shared: bool,
+    ) -> Written {
         let bytes = frame.bytes().len();
         let place = frame.place;
         if !frame.is_written {
             if place == NOWHERE || bytes > WRITTEN_BODY_BYTES_MAX {
-                return Pushed::OtherWay;
+                return Written::OtherWay;
             }
-            let Some(part) = self.peers[index].part(place, bytes) else { return Pushed::OtherWay };
+            let Some(part) = self.peers[index].part(place, bytes) else { return Written::OtherWay };
             match self.write(index, frame, part, is_shared) {
-                Pushed::Yes => frame.is_written = true,
+                Written::Yes => frame.is_written = true,
                 other => return other,
             }
         }
-        let kind = Kind::Pushed { sequence: frame.sequence, header: frame.header, bytes: bytes as u64, place };
+        let kind = Kind::Written { sequence: frame.sequence, header: frame.header, bytes: bytes as u64, place };
         if !self.put(index, outward, kind, None) {
-            return Pushed::Again;
+            return Written::Again;
         }
         // The window bounds the frames that are kept until the peer confirms them.
         outward.held_bytes -= std::mem::take(&mut frame.held_bytes);
-        Pushed::Yes
+        Written::Yes
     }
 
-    fn write(&self, index: usize, frame: &mut Frame, to: Source, is_shared: bool) -> Pushed {
+    fn write(&self, index: usize, frame: &mut Frame, to: Source, is_shared: bool) -> Written {
         let peer = &self.peers[index];
-        let Some(there) = peer.there.get() else { return Pushed::Again };
+        let Some(there) = peer.there.get() else { return Written::Again };
         let (pointer, bytes) = (frame.bytes().as_ptr(), frame.bytes().len());
         if !is_shared {
             // SAFETY: the registration is dropped with the frame, and its body is readable as long.
             match unsafe { self.device.prepare(pointer, bytes) } {
                 Ok(registration) => frame.registration = registration,
-                Err(_) => return Pushed::OtherWay,
+                Err(_) => return Written::OtherWay,
             }
         }
         let Some(slot) = self.device.take_write() else {
             self.stall();
-            return Pushed::Again;
+            return Written::Again;
         };
         self.own(slot, index as u32);
         peer.writes.fetch_add(1, Ordering::AcqRel);
@@ -107,18 +113,18 @@ impl Shared {
         let taken = unsafe { self.device.write(slot, (pointer, bytes), registration, there.number, to, word) };
         if taken == Ok(Taken::Yes) {
             self.one_sided_writes.fetch_add(1, Ordering::Relaxed);
-            return Pushed::Yes;
+            return Written::Yes;
         }
         peer.writes.fetch_sub(1, Ordering::AcqRel);
         self.device.give(slot);
         frame.registration = None;
         if taken.is_ok() {
             self.stall();
-            return Pushed::Again;
+            return Written::Again;
         }
         // Either this provider takes no such write, or the peer is not reached, which the frame's packet will report.
         peer.reads_only.store(true, Ordering::Relaxed);
-        Pushed::OtherWay
+        Written::OtherWay
     }
 
     /// Handles the end of a write.
@@ -269,7 +275,7 @@ mod tests {
 
         /// Sends the packet of a frame whose body is written; returns whether the provider took it.
         fn announce(&self, sequence: u64) -> bool {
-            let kind = Kind::Pushed { sequence, header: [0; HEADER_BYTES], bytes: BYTES as u64, place: 0 };
+            let kind = Kind::Written { sequence, header: [0; HEADER_BYTES], bytes: BYTES as u64, place: 0 };
             let mut outward = lock(&self.link.shared.peers[1].outward);
             self.link.shared.put(1, &mut outward, kind, None)
         }

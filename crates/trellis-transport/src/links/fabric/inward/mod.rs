@@ -78,7 +78,7 @@ struct Early {
 enum Content {
     Here(Vec<u8>),
     Offered { bytes: u64, source: Source, wants_word: bool },
-    Pushed { bytes: u64, place: u64 },
+    Written { bytes: u64, place: u64 },
 }
 
 /// The frame whose body is being read.
@@ -286,8 +286,8 @@ impl Poll<'_> {
                 self.keep(index, sequence, Early { header, content: Content::Offered { bytes, source, wants_word } });
                 self.go_on(index);
             }
-            Kind::Pushed { sequence, header, bytes, place } => {
-                self.keep(index, sequence, Early { header, content: Content::Pushed { bytes, place } });
+            Kind::Written { sequence, header, bytes, place } => {
+                self.keep(index, sequence, Early { header, content: Content::Written { bytes, place } });
                 self.go_on(index);
             }
         }
@@ -336,13 +336,13 @@ impl Poll<'_> {
             let expected = inward.expected;
             let Some(early) = inward.early.get(&expected) else { return };
             let number = inward.landed.iter().position(|&number| number == expected as u16);
-            if number.is_none() && matches!(early.content, Content::Pushed { .. }) {
+            if number.is_none() && matches!(early.content, Content::Written { .. }) {
                 return;
             }
             number.map(|number| inward.landed.swap_remove(number));
             let Some(early) = inward.early.remove(&expected) else { return };
             match early.content {
-                Content::Pushed { bytes, place } => self.frame_pushed(index, &early.header, bytes, place),
+                Content::Written { bytes, place } => self.frame_written(index, &early.header, bytes, place),
                 Content::Here(body) => self.frame_here(index, &early.header, &body),
                 Content::Offered { bytes, source, wants_word } => {
                     self.frame_offered(index, early.header, bytes, source, wants_word);
@@ -392,7 +392,7 @@ impl Poll<'_> {
     }
 
     /// Delivers a frame whose body its sender wrote; the sink decides whether it lies in the right place.
-    fn frame_pushed(&mut self, index: usize, header: &[u8; HEADER_BYTES], bytes: u64, place: u64) {
+    fn frame_written(&mut self, index: usize, header: &[u8; HEADER_BYTES], bytes: u64, place: u64) {
         let Some(placement) = self.place(index, header, bytes) else { return };
         let written = self.shared.device.at(place, bytes as usize);
         match placement {
