@@ -1,4 +1,4 @@
-//! What every system call does with memory, if there is no function of the C library that does the same (table.rs).
+//! A table of how each system call uses memory. Calls with a function of the C library are in table.rs instead.
 //!
 //! Promises: each system call is in one class. A test asks about every number.
 
@@ -13,7 +13,7 @@ pub(crate) type Arguments = [usize; 6];
 /// An argument with memory: its place, and what the kernel does there.
 pub(crate) type Part = (usize, Memory);
 
-/// What the kernel does with the memory of an argument.
+/// How the kernel uses the memory of an argument.
 #[derive(Clone, Copy)]
 pub(crate) enum Memory {
     /// It looks at it.

@@ -1,4 +1,4 @@
-//! What is said about a call that is refused.
+//! The sentence about a call that is refused.
 //!
 //! Promises: one sentence for each call, on standard error, without memory or a lock.
 

@@ -30,7 +30,7 @@ pub(crate) struct Function {
     pub(crate) answers_int: bool,
 }
 
-/// What a system call does with memory.
+/// How a system call uses memory.
 enum Class {
     /// A function does the same. The memory of some has addresses of other memory.
     Function(&'static Function),

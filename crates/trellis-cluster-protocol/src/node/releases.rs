@@ -102,8 +102,8 @@ pub fn leaves<P: Whole>(parts: &mut P, call: &sync::Input, is_answered: bool) {
     }
 }
 
-/// What this node acquired outdates copies: returns the notices that [`apply`] applies before the acquire ends, if there are
-/// any. With `drops_all`, every copy is dropped before, so that a copy which the notices are about is one that came after.
+/// Returns the notices of what this node acquired, if there are any. [`apply`] applies them before the acquire ends, and
+/// drops the copies that they outdate. With `drops_all`, every copy is dropped first.
 pub fn acquired<P: Whole>(parts: &mut P, drops_all: bool) -> Result<Option<Refreshing>, <P as super::Parts>::Breach> {
     if drops_all {
         drop_copies(parts)?;

@@ -96,7 +96,7 @@ pub fn step<C: Carrier>(carrier: &mut C, input: Input, attached: C::Attached) ->
     if let Input::Message { message: Message::Piggybacked { .. }, .. } = input
         && carrier.has_changed_protocols()
     {
-        // Nobody waited for it when all met to change protocols, so it may be of the time before.
+        // No node waited for such a page when all met to change protocols, so it may have the old protocol.
         return Ok(0);
     }
     let mut sent = step_once(carrier, input, attached)?;
