@@ -73,10 +73,13 @@ const _: () = assert!(size_of::<Dynamic>() == 16 && size_of::<Relocation>() == 2
 impl Layout {
     /// Reads the layout of this process.
     pub(crate) fn of_this_process() -> Layout {
+        Layout::of(&objects())
+    }
+
+    /// Reads the layout of some of its objects.
+    pub(crate) fn of(objects: &[Object]) -> Layout {
         let mut layout = Layout { globals: Vec::new(), images: Vec::new(), copied: Vec::new(), objects: String::new() };
-        for object in objects() {
-            layout.note(&object);
-        }
+        objects.iter().for_each(|object| layout.note(object));
         layout
     }
 

@@ -188,6 +188,36 @@ fn a_program_with_atomic_instructions_stays_sequentially_consistent() {
 }
 
 #[test]
+fn libraries_may_be_loaded_while_threads_run() {
+    let test = "libraries_may_be_loaded_while_threads_run";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let library = |name: &str, more: &[&str]| {
+        let built = built_with("gcc", "loaded.c", &[&["-O2", "-shared", "-fPIC", "-pthread"], more].concat());
+        std::fs::copy(built, folder.file(name)).expect("a library");
+    };
+    let lower = folder.file("lower.so");
+    library("inner.so", &["-DINNER"]);
+    library("lower.so", &["-DLOWER"]);
+    library("upper.so", &["-DUPPER", lower.to_str().expect("a name")]);
+    let program = built("loading.c");
+    let says = "loading: all right\nupper ends after 301\nlower ends\n";
+    const BY_ANOTHER_THREAD: &[&str] = &["--set", "catch=handler"];
+    for (nodes, options) in [(1, &[] as &[&str]), (2, &[]), (3, &[]), (2, BY_ANOTHER_THREAD)] {
+        for place in ["here", "there"] {
+            let file = Folder::new();
+            let mut command = command(&["threads", "-n", &nodes.to_string(), "--timeout", "50s"]);
+            command.args(options).arg(&program).arg(folder.path()).arg(place).current_dir(file.path());
+            let ended = Run::start(command).finish();
+            let result = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+            assert_eq!(result, (Some(0), says, ""), "{place}, {options:?} on {nodes} nodes");
+        }
+    }
+}
+
+#[test]
 fn a_library_of_the_program_is_part_of_it() {
     if !works("a_library_of_the_program_is_part_of_it") {
         return;
@@ -423,9 +453,6 @@ fn state_of_the_c_library_is_that_of_one_process() {
 
 #[test]
 fn what_is_not_supported_is_named() {
-    let Some((ended, _)) = process("dlopen", "") else { return };
-    assert_eq!(ended.code, Some(70), "{ended:?}");
-    assert!(ended.stderr.contains("loading libz.so.1 after the start (dlopen) is not supported"), "{ended:?}");
     let Some((ended, _)) = process("fork", "") else { return };
     assert_eq!(ended.code, Some(70), "{ended:?}");
     assert!(ended.stderr.contains("fork without exec is not supported by `trellis threads`"), "{ended:?}");
@@ -453,6 +480,20 @@ fn a_program_that_starts_no_thread_is_as_it_is_alone() {
     assert!(killed.stderr.contains("the program was killed by SIGKILL"), "{killed:?}");
 }
 
+/// Threads with libraries that Python loads when they are imported.
+const OF_PYTHON: &str = "
+import hashlib, threading, zlib, sqlite3
+found = [None] * 6
+def work(number):
+    import bz2, ctypes, lzma
+    data = str(number).encode() * 100_000
+    found[number] = (hashlib.sha256(data).hexdigest(), len(bz2.compress(data)), len(lzma.compress(data)), zlib.crc32(data))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(found, sqlite3.connect(':memory:').execute('select 6 * 7').fetchone())
+";
+
 /// Programs of Debian that have threads, and one that has OpenMP: what they write is what they write alone.
 #[test]
 fn programs_that_nobody_here_wrote() {
@@ -475,6 +516,7 @@ fn programs_that_nobody_here_wrote() {
         ("pbzip2", &["-p4", "-b1", "-k", "-c", "text"]),
         ("sort", &["--parallel=4", "-S", "1M", "text"]),
         ("clustalo", &["-i", "proteins", "--threads=4"]),
+        ("/usr/bin/python3", &["-c", OF_PYTHON]),
     ] {
         if !trellis_testing::is_installed(program) {
             skip(test, Need::Program, format_args!("{program} is not installed"));

@@ -344,6 +344,24 @@ impl<'a> Region<'a> {
         unsafe { self.node.region.occupy() }
     }
 
+    /// Maps pages of a vacant piece at their addresses and replaces what is mapped there.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Region::occupy`].
+    ///
+    /// # Panics
+    ///
+    /// If the addresses are not those of whole pages of the region.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Region::occupy`], and no node has used these pages of the region.
+    pub unsafe fn occupy_part(&self, addresses: std::ops::Range<usize>) -> Result<(), trellis_memory::MapError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.node.region.occupy_part(addresses) }
+    }
+
     /// The size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.node.region.bytes()

@@ -22,6 +22,7 @@ mod doctor;
 mod error;
 mod places;
 mod region;
+mod reserve;
 mod sys;
 
 pub use arena::Arena;
@@ -31,7 +32,8 @@ pub use error::{MapError, RegionError, UnknownWord};
 pub use places::Piece;
 pub use region::{
     Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, Parts, REGION_BYTES_MAX,
-    REGION_BYTES_MIN, Region, RegionOptions, Reserve,
+    REGION_BYTES_MIN, Region, RegionOptions,
 };
+pub use reserve::Reserve;
 pub use sys::linux::limits::can_hold;
 pub use sys::linux::signals::{REGIONS_MAX, announce, claim_signal};

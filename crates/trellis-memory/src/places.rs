@@ -2,11 +2,11 @@
 //! can be at addresses of their own.
 //!
 //! Promises: an address belongs to at most one page, and a page is at one address for the life of the region. So both
-//! are found without a lock. A span never crosses the border of two pieces.
+//! are found without a lock. A span never crosses the border of two pieces, and never has a vacant page.
 
 use std::sync::Arc;
 
-use crate::catch::Span;
+use crate::catch::{PageSet, Span};
 
 /// Pages of a region that are at an address of their own: the variables of a program, for example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub struct Piece {
     pub address: usize,
     /// The size, a multiple of the page size, and not zero.
     pub bytes: usize,
+    /// Nothing of the region is mapped there, and no change of access has an effect, before `Region::occupy_part`: a part
+    /// of the addresses may never become a part of the region.
+    pub is_vacant: bool,
 }
 
 impl Piece {
@@ -33,18 +36,36 @@ pub(crate) struct Places {
     pieces: Arc<[Piece]>,
     /// The first page that is at its place from the base.
     first_at_base: usize,
+    /// The pages of vacant pieces that are not occupied; none if there are no such pieces.
+    vacant: Option<Arc<PageSet>>,
 }
 
 impl Places {
     /// The places of a region at `base`. The pieces have been checked.
     pub(crate) fn new(base: usize, bytes: usize, page_bytes: usize, pieces: &[Piece]) -> Places {
         let in_pieces: usize = pieces.iter().map(|piece| piece.bytes).sum();
-        Places {
+        let mut places = Places {
             base,
             bytes,
             page_shift: page_bytes.trailing_zeros(),
             pieces: pieces.into(),
             first_at_base: in_pieces / page_bytes,
+            vacant: None,
+        };
+        if pieces.iter().any(|piece| piece.is_vacant) {
+            let vacant = PageSet::new(places.first_at_base);
+            for (first, piece) in places.pieces().filter(|(_, piece)| piece.is_vacant) {
+                vacant.set(first, first + piece.bytes / page_bytes, true);
+            }
+            places.vacant = Some(Arc::new(vacant));
+        }
+        places
+    }
+
+    /// Pages of a vacant piece, first and end, are mapped from now on.
+    pub(crate) fn occupied(&self, first: usize, end: usize) {
+        if let Some(vacant) = &self.vacant {
+            vacant.set(first, end, false);
         }
     }
 
@@ -93,7 +114,7 @@ impl Places {
         self.offset_of(address) >> self.page_shift
     }
 
-    /// Calls `step` for the spans of consecutive pages, in the order of their numbers.
+    /// Calls `step` for the spans of consecutive pages that are not vacant, in the order of their numbers.
     pub(crate) fn spans<E>(
         &self,
         page: usize,
@@ -104,7 +125,10 @@ impl Places {
         while at < self.first_at_base.min(end) {
             let (first, piece) = self.piece_of(at);
             let until = end.min(first + (piece.bytes >> self.page_shift));
-            step(Span { start: self.address_of(at), bytes: (until - at) << self.page_shift })?;
+            let (is_vacant, until) = self.vacant.as_ref().map_or((false, until), |vacant| vacant.run(at, until));
+            if !is_vacant {
+                step(Span { start: self.address_of(at), bytes: (until - at) << self.page_shift })?;
+            }
             at = until;
         }
         if at < end || count == 0 {
@@ -126,8 +150,8 @@ mod tests {
     const BASE: usize = 0x1000_0000_0000;
 
     fn places() -> Places {
-        let pieces = [Piece { address: 0x40_4000, bytes: 0x2000 }, Piece { address: 0x7fff_0000_0000, bytes: 0x1000 }];
-        Places::new(BASE, 16 << 12, 4096, &pieces)
+        let piece = |address, bytes| Piece { address, bytes, is_vacant: false };
+        Places::new(BASE, 16 << 12, 4096, &[piece(0x40_4000, 0x2000), piece(0x7fff_0000_0000, 0x1000)])
     }
 
     fn spans(page: usize, count: usize) -> Vec<(usize, usize)> {
@@ -151,6 +175,25 @@ mod tests {
             (0x40_5000, 0x7fff_0000_0000, BASE + 0x3000)
         );
         assert_eq!(places.offset_of(0x40_5008), 0x1008);
+    }
+
+    #[test]
+    fn a_span_has_no_vacant_page() {
+        let pieces = [Piece { address: 0x40_4000, bytes: 0x4000, is_vacant: true }];
+        let places = Places::new(BASE, 16 << 12, 4096, &pieces);
+        let spans = |places: &Places| {
+            let mut found = Vec::new();
+            let step = |span: Span| {
+                found.push((span.start, span.bytes));
+                Ok::<(), ()>(())
+            };
+            places.spans(0, 5, step).unwrap();
+            found
+        };
+        assert_eq!(spans(&places), [(BASE + 0x4000, 0x1000)]);
+        places.clone().occupied(1, 3);
+        assert_eq!(spans(&places), [(0x40_5000, 0x2000), (BASE + 0x4000, 0x1000)]);
+        assert_eq!(places.page_of(0x40_6001), 2);
     }
 
     #[test]

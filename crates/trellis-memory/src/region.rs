@@ -10,13 +10,13 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catch::{self, Catch, Catcher, Refusal, Span};
-use crate::error::{MapError, RegionError, UnknownWord};
+use crate::error::{MapError, RegionError};
 use crate::places::{Piece, Places};
+use crate::reserve::Reserve;
 use crate::sys::linux::calls::{self, Watching};
 use crate::sys::linux::memfd::{Memfd, View, ViewError};
 use crate::sys::linux::private::Private;
@@ -79,47 +79,6 @@ pub trait FaultServer: Send + Sync {
     /// is missing may be requested at once. It is called under the same conditions as [`FaultServer::serve`].
     fn announce(&self, pages: Range<usize>, write: bool) {
         let _ = (pages, write);
-    }
-}
-
-/// How much memory is secured at the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reserve {
-    /// The region is refused if the machine could not hold all of it now. Memory is allocated page by page.
-    #[default]
-    Lazy,
-    /// All memory is allocated at the start.
-    Full,
-    /// Nothing is checked: for a program that touches a small part of a large region.
-    Overcommit,
-}
-
-impl Reserve {
-    const ALL: [Reserve; 3] = [Reserve::Lazy, Reserve::Full, Reserve::Overcommit];
-
-    const fn word(self) -> &'static str {
-        match self {
-            Reserve::Lazy => "lazy",
-            Reserve::Full => "full",
-            Reserve::Overcommit => "overcommit",
-        }
-    }
-}
-
-impl fmt::Display for Reserve {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.word())
-    }
-}
-
-impl FromStr for Reserve {
-    type Err = UnknownWord;
-
-    fn from_str(word: &str) -> Result<Reserve, UnknownWord> {
-        Reserve::ALL
-            .into_iter()
-            .find(|reserve| reserve.word() == word)
-            .ok_or_else(|| UnknownWord { word: word.to_owned(), accepted: "lazy, full or overcommit" })
     }
 }
 
@@ -304,8 +263,8 @@ impl Region {
         Ok(())
     }
 
-    /// Maps the pieces at their addresses and replaces what is mapped there. From now on their pages are *none*, like
-    /// all pages that no node has used.
+    /// Maps the pieces at their addresses, except vacant ones, and replaces what is mapped there. From now on their pages
+    /// are *none*, like all pages that no node has used.
     ///
     /// # Errors
     /// The kernel refused; what was mapped there may be gone.
@@ -314,17 +273,47 @@ impl Region {
     /// The caller owns what is mapped there now, and nothing uses it meanwhile. The pieces stay mapped after the region
     /// is dropped.
     pub unsafe fn occupy(&self) -> Result<(), MapError> {
-        for (first, piece) in self.places.pieces() {
-            let (count, span) = (piece.bytes / self.page_bytes, Span { start: piece.address, bytes: piece.bytes });
-            let protection = catch::first_protection(self.catcher);
+        let pieces = self.places.pieces().filter(|(_, piece)| !piece.is_vacant);
+        pieces.into_iter().try_for_each(|(first, piece)| {
             // SAFETY: the caller's promise.
-            let mapped =
-                unsafe { self.parts.file.map_over(first * self.page_bytes, piece.address, piece.bytes, protection) };
-            let refused = |errno| MapError::Kernel { operation: "mmap", page: first, count, errno };
-            mapped.map_err(refused)?;
-            self.parts.catch.watch(span).map_err(|refusal| map_error(refusal, first, count))?;
-        }
+            unsafe { self.map_at(first, Span { start: piece.address, bytes: piece.bytes }) }
+        })
+    }
+
+    /// Does the same for some pages of a vacant piece, which are no longer vacant then.
+    ///
+    /// # Errors
+    /// The same.
+    ///
+    /// # Panics
+    /// When the addresses are not those of whole pages of the region.
+    ///
+    /// # Safety
+    /// The same. No other node has used these pages of the region.
+    pub unsafe fn occupy_part(&self, addresses: Range<usize>) -> Result<(), MapError> {
+        let (first, count) = (self.places.page_of(addresses.start), addresses.len() / self.page_bytes);
+        self.check(first, count);
+        assert!(
+            addresses.start.is_multiple_of(self.page_bytes) && addresses.len().is_multiple_of(self.page_bytes),
+            "pages are occupied as a whole: {addresses:x?}"
+        );
+        // SAFETY: the caller's promise.
+        unsafe { self.map_at(first, Span { start: addresses.start, bytes: addresses.len() })? };
+        self.places.occupied(first, first + count);
         Ok(())
+    }
+
+    /// Maps pages of the region at an address, and catches faults there.
+    ///
+    /// # Safety
+    /// As [`Region::occupy`].
+    unsafe fn map_at(&self, first: usize, span: Span) -> Result<(), MapError> {
+        let count = span.bytes / self.page_bytes;
+        let protection = catch::first_protection(self.catcher);
+        // SAFETY: the caller's promise.
+        let mapped = unsafe { self.parts.file.map_over(first * self.page_bytes, span.start, span.bytes, protection) };
+        mapped.map_err(|errno| MapError::Kernel { operation: "mmap", page: first, count, errno })?;
+        self.parts.catch.watch(span).map_err(|refusal| map_error(refusal, first, count))
     }
 
     /// The ranges of addresses in which faults are caught, each with its first page.
@@ -784,13 +773,5 @@ mod tests {
         assert!(said.contains("outside the addresses"), "{said}");
         let said = sentence(RegionOptions { base_address: Some(1 << 62), ..options() });
         assert!(said.contains("outside the addresses"), "{said}");
-    }
-
-    #[test]
-    fn words_and_reserves_agree() {
-        for reserve in Reserve::ALL {
-            assert_eq!(reserve.to_string().parse::<Reserve>(), Ok(reserve));
-        }
-        assert!("eager".parse::<Reserve>().is_err());
     }
 }

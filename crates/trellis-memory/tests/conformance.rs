@@ -1,6 +1,5 @@
-//! One test suite for every catcher: the contract in `src/catch/mod.rs`, promise by promise, against a fake peer.
-//!
-//! Tests that end with a signal are in `tests/signals.rs`.
+//! One test suite for every catcher: the contract in `src/catch/mod.rs`, promise by promise, against a fake peer. Tests
+//! that end with a signal are in `tests/signals.rs`.
 
 mod peer;
 
@@ -47,6 +46,7 @@ macro_rules! conformance {
                 system_calls_do_what_the_abilities_say
                 an_address_is_free_again_after_the_region
                 pages_may_be_at_addresses_of_their_own
+                a_mapping_that_the_program_divides_is_one_region
             );
         }
     )* };
@@ -654,6 +654,20 @@ fn some_faults_of_signal_may_be_queued() {
     }
 }
 
+/// madvise(2) and mbind(2) on a part of the region give it a mapping of its own.
+fn a_mapping_that_the_program_divides_is_one_region(test: &str, catcher: Catcher) {
+    let Some(world) = World::make(test, Plan::of(catcher)) else { return };
+    let place = |page: usize| world.region.base().wrapping_add(page * PAGE);
+    // SAFETY: advice about dumps changes no contents.
+    assert_eq!(unsafe { libc::madvise(place(3).cast(), 2 * PAGE, libc::MADV_DONTDUMP) }, 0);
+    world.region.install(1, 9, Access::Read, true).expect("installed");
+    world.region.upgrade(1, 9).expect("upgraded");
+    world.note(1, 9, Access::Write);
+    // SAFETY: pages of the region, which may be stored to.
+    (1..10).for_each(|page| unsafe { place(page).write_volatile(1) });
+    assert_eq!(world.faults(), []);
+}
+
 /// The first five pages: two at one address, three at another, with memory between them that stays the test's.
 fn pages_may_be_at_addresses_of_their_own(test: &str, catcher: Catcher) {
     let bytes = 16 * PAGE;
@@ -664,7 +678,11 @@ fn pages_may_be_at_addresses_of_their_own(test: &str, catcher: Catcher) {
     assert_ne!(given.cast(), libc::MAP_FAILED);
     // SAFETY: the mapping made above.
     unsafe { given.write_bytes(7, bytes) };
-    let piece = |page: usize, pages: usize| Piece { address: given as usize + page * PAGE, bytes: pages * PAGE };
+    let piece = |page: usize, pages: usize| Piece {
+        address: given as usize + page * PAGE,
+        bytes: pages * PAGE,
+        is_vacant: false,
+    };
     let pieces = Box::leak(Box::new([piece(9, 2), piece(1, 3)]));
     let Some(world) = World::make(test, Plan { pieces, ..Plan::of(catcher) }) else { return };
     let place = |page: usize| match page {

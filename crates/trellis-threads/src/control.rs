@@ -40,6 +40,8 @@ pub(crate) struct Control {
     pub(crate) processors: AtomicU32,
     /// How many threads were made; decides where the next one runs.
     pub(crate) made: AtomicUsize,
+    /// The lock of the thread that loads libraries, of which only the address counts.
+    pub(crate) libraries: AtomicUsize,
     /// How many threads there are.
     pub(crate) alive: AtomicUsize,
     pub(crate) states: [AtomicU32; SLOTS],

@@ -25,6 +25,7 @@ mod control;
 mod early;
 mod faults;
 mod keys;
+mod libraries;
 mod mappings;
 mod memory;
 mod mutexes;

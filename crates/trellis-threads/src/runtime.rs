@@ -45,10 +45,13 @@ pub(crate) struct Begin {
     pub(crate) serves_in_thread: usize,
     /// Where the number of the program's threads at this node stands.
     pub(crate) threads: usize,
+    /// The addresses for libraries that are loaded later: where they begin, and their size.
+    pub(crate) libraries: usize,
+    pub(crate) libraries_bytes: usize,
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 5;
+pub(crate) const VERSION: usize = 6;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -127,6 +130,7 @@ functions! {
     claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize) -> bool;
     announce: "trellis_threads_announce" = fn(start: usize, bytes: usize, write: bool);
     announce_to: "__trellis_calls_announce_to" = fn(announce: extern "C" fn(usize, usize, bool));
+    share_libraries: "trellis_threads_share_libraries" = fn(start: usize, end: usize) -> u64;
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;
 }
 

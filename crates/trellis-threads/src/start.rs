@@ -18,7 +18,7 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{early, faults, keys, memory, openmp, relaxed, streams, system_calls, threads, whole};
+use crate::{early, faults, keys, libraries, memory, openmp, relaxed, streams, system_calls, threads, whole};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -50,7 +50,7 @@ static GIVEN: Given = Given {
 };
 /// The processors that the program sees; 0 in a process that `trellis threads` did not start.
 static PROCESSORS: AtomicU32 = AtomicU32::new(0);
-static NODE: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static NODE: AtomicUsize = AtomicUsize::new(0);
 static NODES: AtomicUsize = AtomicUsize::new(0);
 
 /// This node's number.
@@ -130,6 +130,7 @@ pub(crate) unsafe fn start_main(
     block_signals();
     system_calls::begin(begin.images, begin.image_count);
     faults::begin(&begin);
+    libraries::begin(&begin);
     openmp::begin();
     if begin.node != 0 {
         threads::serve();
@@ -262,30 +263,11 @@ pub(crate) unsafe fn called(function: *mut c_void, [a, b, c, d, e, f]: [usize; 6
     function(a, b, c, d, e, f)
 }
 
-/// Opens a library. One that was not loaded with the program would be at one node only.
-///
-/// # Safety
-/// As dlopen(3).
-pub(crate) unsafe fn open_library(
-    real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
-    file: *const c_char,
-    how: c_int,
-) -> *mut c_void {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if nodes() == 1
-            || file.is_null()
-            || how & libc::RTLD_NOLOAD != 0
-            || !real(file, how | libc::RTLD_NOLOAD).is_null()
-        {
-            return real(file, how);
-        }
-        let name = CStr::from_ptr(file).to_string_lossy();
-        runtime::unsupported(
-            &format!("loading {name} after the start (dlopen)"),
-            "link the program with it, or have it loaded with LD_PRELOAD",
-        )
-    }
+/// The arguments of the program, and its environment, for constructors; at node 0.
+pub(crate) fn arguments() -> (c_int, *mut *mut c_char, *mut *mut c_char) {
+    let (count, arguments) = (GIVEN.count.load(Ordering::Relaxed), GIVEN.arguments.load(Ordering::Relaxed));
+    // SAFETY: the C library's variable.
+    (count as c_int, arguments, unsafe { environ })
 }
 
 /// What comes last of what the program and its libraries do when the process ends by exit(3), at node 0. The C library then

@@ -21,7 +21,7 @@ use crate::context::{self, aside};
 use crate::control::ROOM_BYTES;
 use crate::control::{SLOTS, record};
 use crate::time::FOREVER;
-use crate::{conditions, faults, memory, processors, runtime, start, threads, whole};
+use crate::{conditions, faults, libraries, memory, processors, runtime, start, threads, whole};
 
 /// Values of the byte at which the kernel looks (linux/prctl.h).
 const ALLOW: u8 = 0;
@@ -364,11 +364,14 @@ pub(crate) fn stack_pointer(context: &libc::ucontext_t) -> usize {
 
 /// The handler of SIGSYS.
 extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    let slot = context::own_slot();
+    let of_program = context::slot();
+    let slot = of_program.unwrap_or_else(libraries::loader);
     SELECTORS[slot].store(ALLOW, Ordering::Relaxed);
     // SAFETY: the kernel passes the registers of the interrupted thread.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    faults::rearm(slot, stack_pointer(context), context);
+    if of_program.is_some() {
+        faults::rearm(slot, stack_pointer(context), context);
+    }
     // SAFETY: the C library's set begins with the kernel's 64 bits.
     let mask = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() };
     #[cfg(target_arch = "x86_64")]
@@ -403,6 +406,10 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
 /// The answer of a system call that the program makes. `mask` are the signals that the thread blocks once the handler has
 /// returned.
 fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> isize {
+    if !context::is_of_program() {
+        // SAFETY: as the loader makes it, for the thread that has this slot.
+        return unsafe { libraries::made(number, arguments) };
+    }
     if context::is_bare() {
         // The C library is ending the thread, whose last calls are about itself.
         // SAFETY: as the C library makes it.

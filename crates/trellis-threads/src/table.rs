@@ -7,8 +7,8 @@ use libc::{clockid_t, timespec};
 use trellis_interpose::functions;
 
 use crate::{
-    barriers, conditions, early, keys, mappings, memory, mutexes, once, processors, relaxed, runtime, semaphores,
-    start, streams, system_calls, threads,
+    barriers, conditions, early, keys, libraries, mappings, memory, mutexes, once, processors, relaxed, runtime,
+    semaphores, start, streams, system_calls, threads,
 };
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -129,7 +129,10 @@ functions! {
     fn pthread_getaffinity_np(thread: usize, bytes: usize, set: *mut c_void) -> c_int = with |real| of_program!(real(thread, bytes, set), processors::fill(bytes, set));
     fn pthread_setaffinity_np(thread: usize, bytes: usize, set: *const c_void) -> c_int = with |real| of_program!(real(thread, bytes, set), 0);
 
-    fn dlopen(file: *const c_char, how: c_int) -> *mut c_void = with |real| of_program!(real(file, how), start::open_library(real, file, how));
+    fn dlopen(file: *const c_char, how: c_int) -> *mut c_void = with |real| of_program!(real(file, how), libraries::open(real, file, how));
+    fn dlerror() -> *mut c_char = with |real| of_program!(real(), libraries::error(real));
+    // Other nodes have the library, too, and threads of theirs may be in it.
+    fn dlclose(library: *mut c_void) -> c_int = with |real| of_program_if!(start::nodes() > 1, real(library), 0);
 
     fn setvbuf(stream: *mut libc::FILE, buffer: *mut c_char, mode: c_int, bytes: usize) -> c_int = with |real| {
         let own = if relaxed::refuses_buffer(buffer) { std::ptr::null_mut() } else { buffer };

@@ -230,20 +230,24 @@ pub(crate) fn make_worker(node: usize, function: Function, argument: usize) -> R
 /// Runs a function in a thread of every other node, one after the other.
 pub(crate) fn run_elsewhere(function: Function) {
     for node in 1..start::nodes() {
-        let request = ThreadRequest {
-            function: function as usize,
-            argument: 0,
-            is_c11: false,
-            is_detached: false,
-            is_kept: false,
-            mask: u64::MAX,
-            node: Some(node),
-        };
-        if let Ok(thread) = make(&request) {
-            // What came of it is known nowhere.
-            let _ = joined(thread, |ended| runtime::semaphore_wait(ended, FOREVER));
-        }
+        // What came of it is known nowhere.
+        let _ = run_at(node, function, 0);
     }
+}
+
+/// Runs a function in a new thread of a node, and waits for its end; the number of the error if there can be none.
+pub(crate) fn run_at(node: usize, function: Function, argument: usize) -> Result<(), c_int> {
+    let request = ThreadRequest {
+        function: function as usize,
+        argument,
+        is_c11: false,
+        is_detached: false,
+        is_kept: false,
+        mask: u64::MAX,
+        node: Some(node),
+    };
+    let thread = make(&request)?;
+    joined(thread, |ended| runtime::semaphore_wait(ended, FOREVER)).map(drop)
 }
 
 /// Makes a thread; returns its handle.

@@ -24,7 +24,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("trellis-interpose", &[]),
     // `trellis-memory` is for its tests: what is loaded into programs that do not use Trellis depends on nothing else.
     ("trellis-calls", &["trellis-interpose", "trellis-memory"]),
-    ("trellis-threads", &["trellis-interpose"]),
+    ("trellis-threads", &["trellis-base", "trellis-interpose"]),
     ("trellis-transport", &["trellis-base"]),
     ("trellis-store", &["trellis-base", "trellis-output"]),
     ("trellis-switch", &["trellis-base", "trellis-output"]),

@@ -14,6 +14,7 @@
 
 mod bindings;
 pub mod end;
+pub mod libraries;
 pub mod memory;
 mod relaxed;
 pub mod start;

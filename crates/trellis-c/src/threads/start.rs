@@ -13,6 +13,7 @@ use trellis::memory::{Catcher, Parts, Piece, choose, probe};
 use trellis::record::Area;
 use trellis::{Cluster, JoinError};
 
+use super::libraries::LIBRARIES;
 use super::relaxed::{self, Rules};
 use super::symbols::{Variable, variables};
 use super::{PROGRAM, Program, bindings, cluster, patiently, stop};
@@ -65,9 +66,12 @@ pub struct Begin {
     serves_in_thread: usize,
     /// Where the number of the program's threads at this node stands, which the caller sets.
     threads: usize,
+    /// The addresses for libraries that are loaded later: where they begin, and their size.
+    libraries: usize,
+    libraries_bytes: usize,
 }
 
-const VERSION: usize = 5;
+const VERSION: usize = 6;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;
@@ -111,8 +115,9 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     if begin.early_bytes > 0 {
         layout.images.push(begin.early..begin.early + begin.early_bytes);
     }
-    let pieces: Vec<Piece> =
-        layout.images.iter().map(|pages| Piece { address: pages.start, bytes: pages.len() }).collect();
+    let piece = |pages: &Range<usize>| Piece { address: pages.start, bytes: pages.len(), is_vacant: false };
+    let mut pieces: Vec<Piece> = layout.images.iter().map(piece).collect();
+    pieces.push(Piece { address: LIBRARIES.start, bytes: LIBRARIES.len(), is_vacant: true });
     let of_pieces: usize = pieces.iter().map(|piece| piece.bytes).sum();
     let objects_at = of_pieces;
     let control_at = objects_at + OBJECTS_BYTES_MAX;
@@ -154,7 +159,8 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
         }
     }
     if serves_in_thread {
-        make_calls_whole(&layout.images, [base + of_pieces..base + control_at, base + queued.end..base + region_bytes]);
+        let objects = base + of_pieces..base + control_at;
+        make_calls_whole(&layout.images, [LIBRARIES, objects, base + queued.end..base + region_bytes]);
     }
     agree(&layout, base + objects_at);
     take_over(&layout.images);
@@ -164,7 +170,9 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
     begin.bytes = cluster().region().bytes();
     begin.control = base + control_at;
     begin.stacks = base + stacks_at;
-    let images: Vec<[usize; 2]> = layout.images.iter().map(|pages| [pages.start, pages.end]).collect();
+    let images: Vec<[usize; 2]> =
+        layout.images.iter().chain([&LIBRARIES]).map(|pages| [pages.start, pages.end]).collect();
+    (begin.libraries, begin.libraries_bytes) = (LIBRARIES.start, LIBRARIES.len());
     begin.image_count = images.len();
     begin.is_relaxed = rules.is_some().into();
     begin.upper_bytes_min = rules.map_or(0, |rules| rules.bytes_min);
@@ -227,7 +235,7 @@ fn page_of(address: usize) -> Range<usize> {
 }
 
 /// Lets the functions of `trellis-calls` give the kernel private memory in place of the memory in these ranges.
-fn make_calls_whole(images: &[Range<usize>], others: [Range<usize>; 2]) {
+fn make_calls_whole(images: &[Range<usize>], others: [Range<usize>; 3]) {
     for range in images.iter().chain(&others).filter(|range| !range.is_empty()) {
         // SAFETY: the region stays mapped for as long as the process lives, and so does the function.
         if !unsafe { trellis_calls::__trellis_calls_watch(range.start, range.len(), claim) } {
@@ -325,20 +333,33 @@ fn agree(layout: &Layout, at: usize) {
 
 /// Puts the region in the place of the variables, and their contents into it.
 fn take_over(images: &[Range<usize>]) {
-    let pages = || images.iter().flat_map(|pages| pages.clone().step_by(PAGE_BYTES));
-    // SAFETY: a page of variables that nothing uses before the program begins.
+    // SAFETY: variables that nothing uses before the program begins.
+    unsafe {
+        with_contents(images, || {
+            if let Err(error) = cluster().region().occupy() {
+                stop(format_args!("the variables of the program cannot be shared: {error}"));
+            }
+        });
+    }
+}
+
+/// Calls `occupy`, which puts pages of the region into the place of these, and gives them the contents that they have now at
+/// node 0.
+///
+/// # Safety
+/// They are readable, and nothing else uses them.
+pub(super) unsafe fn with_contents(memory: &[Range<usize>], occupy: impl FnOnce()) {
+    let pages = memory.iter().flat_map(|pages| pages.clone().step_by(PAGE_BYTES));
+    // SAFETY: the caller's promise.
     let contents = |page: usize| unsafe { *(page as *const [u8; PAGE_BYTES]) };
     let is_first = cluster().node() == 0;
     // Pages that were never stored to stay as they are in the region: zero, and of no node.
-    let saved: Vec<(usize, [u8; PAGE_BYTES])> = pages()
+    let saved: Vec<(usize, [u8; PAGE_BYTES])> = pages
         .filter(|_| is_first)
         .map(|page| (page, contents(page)))
         .filter(|(_, content)| *content != [0; PAGE_BYTES])
         .collect();
-    // SAFETY: as above; the contents are restored before the program begins.
-    if let Err(error) = unsafe { cluster().region().occupy() } {
-        stop(format_args!("the variables of the program cannot be shared: {error}"));
-    }
+    occupy();
     for (page, content) in saved {
         // SAFETY: a page of the region, which only this node uses now.
         unsafe { (page as *mut [u8; PAGE_BYTES]).write(content) };

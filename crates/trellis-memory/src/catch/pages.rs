@@ -6,18 +6,19 @@ const WORD: usize = u64::BITS as usize;
 
 /// A set of pages. Changes are made page by page; a caller that needs several pages to change at once must ensure that
 /// itself.
-pub(super) struct PageSet {
+#[derive(Debug)]
+pub(crate) struct PageSet {
     words: Box<[AtomicU64]>,
 }
 
 impl PageSet {
     /// An empty set for `pages` pages.
-    pub(super) fn new(pages: usize) -> PageSet {
+    pub(crate) fn new(pages: usize) -> PageSet {
         PageSet { words: (0..pages.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Adds or removes the pages of `[first, end)`.
-    pub(super) fn set(&self, first: usize, end: usize, inside: bool) {
+    pub(crate) fn set(&self, first: usize, end: usize, inside: bool) {
         let mut at = first;
         while at < end {
             let until = end.min((at / WORD + 1) * WORD);
@@ -33,7 +34,7 @@ impl PageSet {
     }
 
     /// Whether the page `first` is in the set, and the end of the run of pages of the same kind in `[first, end)`.
-    pub(super) fn run(&self, first: usize, end: usize) -> (bool, usize) {
+    pub(crate) fn run(&self, first: usize, end: usize) -> (bool, usize) {
         debug_assert!(first < end);
         let inside = self.words[first / WORD].load(Ordering::SeqCst) >> (first % WORD) & 1 == 1;
         let mut at = first;

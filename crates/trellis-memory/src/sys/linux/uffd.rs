@@ -273,18 +273,28 @@ impl Uffd {
     pub(crate) fn make_present(&self, start: usize, bytes: usize, writable: bool, change: bool) -> Result<(), i32> {
         let end = start + bytes;
         let mut at = start;
+        let mut until = end;
         let mut met_a_page = false;
         while at < end {
-            match self.continue_once(at, end - at, writable) {
-                Ok(()) => break,
+            match self.continue_once(at, until - at, writable) {
+                Ok(()) => at = until,
                 // The kernel stopped half way, or another thread is changing mappings; the rest is requested again.
-                Err((libc::EAGAIN, mapped)) => at += mapped,
+                Err((libc::EAGAIN, mapped)) => {
+                    at += mapped;
+                    continue;
+                }
                 Err((libc::EEXIST, _)) => {
                     met_a_page = true;
                     at += super::kernel_page_bytes();
                 }
+                // The kernel takes pages of one mapping only, and the program has divided it (mbind(2), madvise(2)).
+                Err((libc::ENOENT, _)) if until - at > super::kernel_page_bytes() => {
+                    until = at + ((until - at) / 2).next_multiple_of(super::kernel_page_bytes());
+                    continue;
+                }
                 Err((error, _)) => return Err(error),
             }
+            until = end;
         }
         if met_a_page {
             if change {
