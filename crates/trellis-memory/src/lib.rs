@@ -33,5 +33,5 @@ pub use region::{
     Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, Parts, REGION_BYTES_MAX,
     REGION_BYTES_MIN, Region, RegionOptions, Reserve,
 };
-pub use sys::linux::limits::can_hold;
+pub use sys::linux::limits::{available_bytes, can_hold};
 pub use sys::linux::signals::{REGIONS_MAX, announce, claim_signal};
