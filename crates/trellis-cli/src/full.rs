@@ -1,9 +1,10 @@
 //! The commands that are not needed to run programs on a cluster. The cargo feature `full` has them; it is on unless a build
 //! turns it off, as `cargo xtask demo` does to be fast.
 
+use std::marker::PhantomData;
 use std::os::unix::process::CommandExt;
 
-use clap::Subcommand;
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::installed;
 
@@ -11,9 +12,9 @@ use crate::{compile, controller, lab, manual, serve, store, switch};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Bench(trellis_bench::BenchArguments),
-    Reproduce(trellis_bench::ReproduceArguments),
-    Check(trellis_bench::CheckArguments),
+    Bench(Described<trellis_bench::BenchArguments>),
+    Reproduce(Described<trellis_bench::ReproduceArguments>),
+    Check(Described<trellis_bench::CheckArguments>),
     /// Run programs with their heap in a key-value store, and inspect or serve stores
     #[command(subcommand, after_help = store::stores_of_this_build())]
     Store(store::Task),
@@ -39,6 +40,30 @@ pub(crate) enum Command {
     /// The first process of a host of a lab
     #[command(hide = true)]
     LabHost,
+}
+
+/// Arguments that `trellis-bench` reads. Here they are only checked, and described in help, manual pages and completions.
+#[derive(Debug)]
+pub(crate) struct Described<T>(PhantomData<T>);
+
+impl<T: Args> Args for Described<T> {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        T::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        T::augment_args_for_update(command)
+    }
+}
+
+impl<T> FromArgMatches for Described<T> {
+    fn from_arg_matches(_: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Described(PhantomData))
+    }
+
+    fn update_from_arg_matches(&mut self, _: &ArgMatches) -> Result<(), clap::Error> {
+        Ok(())
+    }
 }
 
 /// Runs one of them. `all` is the whole command line, which some of them describe.

@@ -226,6 +226,30 @@ fn a_host_has_its_own_name_mounts_and_temporary_files() {
 }
 
 #[test]
+fn a_host_has_its_own_processes() {
+    for way in ways("a_host_has_its_own_processes") {
+        println!("{way:?}");
+        let lab = Lab::up("processes", way);
+        let run = |host: &str, script: &str| {
+            let output = lab.command("run", &[host, "--", "sh", "-c", script]).current_dir("/").output();
+            told(&output.expect("it can be started"))
+        };
+        let spaces = [run("c1", "readlink /proc/self/ns/pid"), run("c2", "readlink /proc/self/ns/pid")];
+        let here = fs::read_link("/proc/self/ns/pid").expect("Linux").display().to_string() + "\n";
+        assert!(spaces[0].starts_with("pid:[") && spaces[0] != spaces[1] && !spaces.contains(&here), "{spaces:?}");
+        let mut running = lab.start("c1");
+        let all = "for file in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $file; echo; done";
+        assert!(run("c1", all).contains("sleep 1000 \n"), "a host sees its own processes");
+        assert!(!run("c2", all).contains("sleep 1000"), "no other host sees them");
+        // A signal to every process of one host reaches none of another one.
+        run("c2", "kill -KILL -1");
+        assert_eq!(lab.processes("c1"), 1);
+        assert!(lab.ask("kill", &["c1"]).status.success());
+        assert_eq!(running.wait().expect("ended").code(), Some(128 + 9));
+    }
+}
+
+#[test]
 fn hosts_find_what_lies_below_tmp_where_the_lab_is_started() {
     for way in ways("hosts_find_what_lies_below_tmp_where_the_lab_is_started") {
         println!("{way:?}");

@@ -35,5 +35,5 @@ pub use region::{
     REGION_BYTES_MIN, Region, RegionOptions,
 };
 pub use reserve::Reserve;
-pub use sys::linux::limits::can_hold;
+pub use sys::linux::limits::{available_bytes, can_hold};
 pub use sys::linux::signals::{REGIONS_MAX, announce, claim_signal};

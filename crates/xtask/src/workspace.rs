@@ -74,17 +74,33 @@ impl Workspace {
 
     /// Builds the command and the shared library.
     pub(crate) fn build(&self, profile: Profile) -> Result<()> {
-        step::command("build the command and the library", &mut self.command_and_library(profile))
+        step::command("build the command and the library", &mut self.command_and_library(profile))?;
+        if profile != Profile::Packaged {
+            return Ok(());
+        }
+        // Cargo optimises a library across its crates only where nothing but the shared library is made of it.
+        let mut build = self.cargo();
+        build.args([
+            "rustc",
+            "--locked",
+            "-p",
+            "trellis-c",
+            "--lib",
+            "--crate-type",
+            "cdylib",
+            "--profile",
+            "packaged",
+        ]);
+        step::command("build the library across its crates", &mut build)
     }
 
     fn command_and_library(&self, profile: Profile) -> Command {
         let mut build = self.cargo();
-        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
         // Cargo puts a library beside the command only if it was asked for by name, and `trellis run` looks there.
-        build.args(["-p", "trellis-calls", "-p", "trellis-threads"]);
+        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-calls", "-p", "trellis-threads"]);
         match profile {
-            Profile::Debug => &mut build,
-            Profile::Release => build.arg("--release"),
+            Profile::Debug => build.args(["-p", "trellis-c"]),
+            Profile::Release => build.args(["-p", "trellis-c", "--release"]),
             Profile::Packaged => build.args(["--profile", "packaged"]),
         };
         build

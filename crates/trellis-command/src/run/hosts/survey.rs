@@ -9,8 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use trellis::config::Ports;
-use trellis::memory::{choose, probe};
-use trellis_base::proc_bytes;
+use trellis::memory::{available_bytes, choose, probe};
 use trellis_base::statistics::quantile;
 
 use super::connection::Carrier;
@@ -157,10 +156,9 @@ impl Fleet {
 
 /// What this host has.
 pub(super) fn facts() -> Facts {
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     Facts {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_bytes: proc_bytes(&memory, "MemAvailable").unwrap_or(0),
+        memory_bytes: available_bytes(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         catcher: choose(None, &probe()).map(|(catcher, _)| catcher.to_string()),
     }

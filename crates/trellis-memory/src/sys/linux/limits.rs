@@ -54,6 +54,15 @@ pub fn can_hold(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// The memory that this process can still get: what the machine has available, and no more than its control group may
+/// have; 0 if the machine does not say.
+pub fn available_bytes() -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(machine_memory);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limit = group_limit(&groups, Path::new("/sys/fs/cgroup")).map_or(u64::MAX, |limit| limit.bytes);
+    machine.map_or(0, |machine| machine.available_bytes).min(limit)
+}
+
 /// Checks whether the resource limits allow a file of `bytes` to be created and mapped twice. The error is a phrase
 /// that names the limit.
 ///
