@@ -67,7 +67,7 @@ fn beside_command(places: &[&str]) -> Vec<PathBuf> {
 /// The folder with the pass and the runtime archives.
 pub fn compiler_folder() -> Result<PathBuf, Failure> {
     let candidates: Vec<PathBuf> = match std::env::var_os("TRELLIS_COMPILER_DIRECTORY") {
-        Some(told) => vec![told.into()],
+        Some(named) => vec![named.into()],
         None => beside_command(&["trellis", "../lib/trellis", "../lib64/trellis"]),
     };
     candidates
@@ -90,7 +90,7 @@ pub fn compiler_folder() -> Result<PathBuf, Failure> {
 /// Where libraries may lie.
 fn library_folders() -> Vec<PathBuf> {
     match std::env::var_os("TRELLIS_LIBRARY_DIRECTORY") {
-        Some(told) => vec![told.into()],
+        Some(named) => vec![named.into()],
         None => beside_command(&["", "../lib", "../lib64"]),
     }
 }

@@ -491,11 +491,11 @@ static NUMBER_OFFSET: AtomicUsize = AtomicUsize::new(0);
 /// Nothing else tells it: the number of a thread may be the half of an address that lies beside it.
 pub(crate) fn find_number() -> Result<(), &'static str> {
     // SAFETY: a constant name; three words that the C library never changes.
-    let told = unsafe {
-        let told = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()) as *const [u32; 3];
-        told.as_ref()
+    let description = unsafe {
+        let description = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()) as *const [u32; 3];
+        description.as_ref()
     };
-    match told {
+    match description {
         Some([32, 1, offset]) => {
             NUMBER_OFFSET.store(*offset as usize, Ordering::Release);
             Ok(())

@@ -567,7 +567,7 @@ impl<'a> Supervisor<'a> {
         }
         for node in &mut self.nodes {
             // What follows is an answer to the signal, not a failure.
-            node.seen.was_told_to_end |= node.seen.ended.is_none();
+            node.seen.was_asked_to_end |= node.seen.ended.is_none();
         }
         self.signal_all(signal);
         if matches!(self.stage, Stage::Running | Stage::Deciding(_) | Stage::Failing(_)) {
@@ -593,7 +593,7 @@ impl<'a> Supervisor<'a> {
         let node = &mut self.nodes[number];
         match change {
             // Changes by the launcher's own later SIGCONT are not recorded.
-            Change::Stopped(is_stopped) if !node.seen.was_told_to_end => node.seen.stopped = is_stopped,
+            Change::Stopped(is_stopped) if !node.seen.was_asked_to_end => node.seen.stopped = is_stopped,
             Change::Stopped(_) => {}
             Change::Ended(ended) => {
                 node.seen.ended = Some(ended);
@@ -683,8 +683,8 @@ impl<'a> Supervisor<'a> {
 
     fn mark_reported(&mut self) {
         for node in &mut self.nodes {
-            if node.seen.ended.is_none() && !node.seen.was_told_to_end {
-                node.seen.was_told_to_end = true;
+            if node.seen.ended.is_none() && !node.seen.was_asked_to_end {
+                node.seen.was_asked_to_end = true;
                 node.status.describe(&mut node.seen);
             }
         }
@@ -756,7 +756,7 @@ impl<'a> Supervisor<'a> {
             incomplete: self.incomplete,
         };
         for mut node in self.nodes {
-            if !node.seen.was_told_to_end && node.seen.ended != Some(Ended::Lost) {
+            if !node.seen.was_asked_to_end && node.seen.ended != Some(Ended::Lost) {
                 node.status.describe(&mut node.seen);
             }
             let [stdout, _] = node.kept;

@@ -68,14 +68,14 @@ impl Rules {
         Ok(rules)
     }
 
-    /// What the library is told.
-    fn told(&self) -> String {
+    /// The text that the library reads.
+    fn text(&self) -> String {
         let bytes = std::iter::once(self.heap_bytes_below.to_string());
         bytes.chain(self.variables.iter().cloned()).collect::<Vec<_>>().join(",")
     }
 }
 
-/// What the library is told, if some memory is to be under release consistency.
+/// The text that the library reads. if some memory is to be under release consistency.
 fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
     let found = match races {
         Races::Allowed => return None,
@@ -105,7 +105,7 @@ fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
         )),
         (_, Ok(None) | Err(_)) => {}
     }
-    Some(rules.told())
+    Some(rules.text())
 }
 
 /// Run the threads of an existing program on several nodes

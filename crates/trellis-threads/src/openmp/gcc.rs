@@ -36,9 +36,9 @@ fn fork(function: *mut c_void, data: *mut c_void, threads: c_uint, first_loop: O
 }
 
 /// The iterations of a loop over `long`.
-fn signed(kind: Kind, [start, end, increment]: [c_long; 3], chunk: c_long, is_ordered: bool) -> Loop {
+fn signed(kind: Kind, [start, end, increment]: [c_long; 3], batch: c_long, is_ordered: bool) -> Loop {
     let count = iterations(start.into(), end.into(), increment.into());
-    Loop::new(kind, count, chunk.max(0) as u64, is_ordered).over(start as u64, increment as u64)
+    Loop::new(kind, count, batch.max(0) as u64, is_ordered).over(start as u64, increment as u64)
 }
 
 /// The same, with what `schedule(runtime)` means.
@@ -53,8 +53,8 @@ fn unsigned_count(up: bool, [start, end, increment]: [Unsigned; 3]) -> u64 {
     iterations(start.into(), end.into(), increment)
 }
 
-fn unsigned(kind: Kind, up: bool, values: [Unsigned; 3], chunk: Unsigned, is_ordered: bool) -> Loop {
-    Loop::new(kind, unsigned_count(up, values), chunk, is_ordered).over(values[0], values[2])
+fn unsigned(kind: Kind, up: bool, values: [Unsigned; 3], batch: Unsigned, is_ordered: bool) -> Loop {
+    Loop::new(kind, unsigned_count(up, values), batch, is_ordered).over(values[0], values[2])
 }
 
 fn unsigned_at_runtime(up: bool, values: [Unsigned; 3], is_ordered: bool) -> Loop {
@@ -87,20 +87,20 @@ exports! {
     fn GOMP_parallel(function: *mut c_void, data: *mut c_void, threads: c_uint, _flags: c_uint) {
         fork(function, data, threads, None);
     }
-    fn GOMP_parallel_loop_static(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Static, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_static(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Static, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_nonmonotonic_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_nonmonotonic_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_nonmonotonic_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_nonmonotonic_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], batch, false)));
     }
     fn GOMP_parallel_loop_runtime(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, _flags: c_uint) {
         fork(function, data, threads, Some(signed_at_runtime([start, end, increment], false)));
@@ -116,20 +116,20 @@ exports! {
     }
 
     // Loops over `long`.
-    fn GOMP_loop_static_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Static, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_static_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Static, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_dynamic_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Guided, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_guided_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -140,20 +140,20 @@ exports! {
     fn GOMP_loop_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ordered_static_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Static, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ordered_static_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Static, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ordered_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ordered_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ordered_dynamic_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ordered_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ordered_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Guided, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ordered_guided_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ordered_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -164,14 +164,14 @@ exports! {
     fn GOMP_loop_ordered_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_nonmonotonic_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_nonmonotonic_dynamic_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_nonmonotonic_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_nonmonotonic_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Guided, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_nonmonotonic_guided_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_nonmonotonic_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -190,20 +190,20 @@ exports! {
     }
 
     // Loops over `unsigned long long`.
-    fn GOMP_loop_ull_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Static, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Static, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -214,20 +214,20 @@ exports! {
     fn GOMP_loop_ull_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_ordered_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Static, up, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ull_ordered_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Static, up, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ull_ordered_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_ordered_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ull_ordered_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ull_ordered_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_ordered_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ull_ordered_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ull_ordered_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -238,14 +238,14 @@ exports! {
     fn GOMP_loop_ull_ordered_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_nonmonotonic_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_nonmonotonic_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_nonmonotonic_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_nonmonotonic_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -277,70 +277,70 @@ exports! {
     fn GOMP_doacross_ull_wait(a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long, g: c_long, h: c_long) {
         doacross::wait(few([a, b, c, d, e, f, g, h]));
     }
-    fn GOMP_loop_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_doacross_static_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Static, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_doacross_dynamic_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Dynamic, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_doacross_guided_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Guided, [0, *counts, 1], batch, false), low, high)
     }
     fn GOMP_loop_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
         self::start(signed_at_runtime([0, *counts, 1], false), low, high)
     }
-    fn GOMP_loop_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share_with(reductions, memory, |bytes| begin_doacross(depth, counts, bytes));
-        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
+        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_ull_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_ull_doacross_static_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Static, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_ull_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_ull_doacross_dynamic_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Dynamic, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_ull_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_ull_doacross_guided_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Guided, [0, *counts, 1], batch, false), low, high)
     }
     fn GOMP_loop_ull_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
         self::start(signed_at_runtime([0, *counts, 1], false), low, high)
     }
-    fn GOMP_loop_ull_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ull_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share_with(reductions, memory, |bytes| begin_doacross(depth, counts, bytes));
-        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
+        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], batch, false), low, high)
     }
 
     // Loops and sections with memory for the team, and loops whose schedule is a number.
-    fn GOMP_loop_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
         // The compiler itself divides a loop without these places.
-        low.is_null() || self::start(signed_by(schedule, [start, end, increment], chunk, false), low, high)
+        low.is_null() || self::start(signed_by(schedule, [start, end, increment], batch, false), low, high)
     }
-    fn GOMP_loop_ull_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, chunk: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ull_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, batch: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
         let sharing = match kind_of(schedule) {
-            Some(kind) => unsigned(kind, up, [start, end, increment], chunk, false),
+            Some(kind) => unsigned(kind, up, [start, end, increment], batch, false),
             None => unsigned_at_runtime(up, [start, end, increment], false),
         };
         low.is_null() || self::start(sharing, low, high)
     }
-    fn GOMP_loop_ordered_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ordered_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
         // The compiler itself divides a loop without these places.
-        low.is_null() || self::start(signed_by(schedule, [start, end, increment], chunk, true), low, high)
+        low.is_null() || self::start(signed_by(schedule, [start, end, increment], batch, true), low, high)
     }
-    fn GOMP_loop_ull_ordered_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, chunk: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ull_ordered_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, batch: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
         let sharing = match kind_of(schedule) {
-            Some(kind) => unsigned(kind, up, [start, end, increment], chunk, true),
+            Some(kind) => unsigned(kind, up, [start, end, increment], batch, true),
             None => unsigned_at_runtime(up, [start, end, increment], true),
         };
         low.is_null() || self::start(sharing, low, high)
@@ -488,11 +488,11 @@ exports! {
     }
 }
 
-/// The schedule of a number, which may say that chunks ascend; none for `schedule(runtime)`.
+/// The schedule of a number, which may say that batches ascend; none for `schedule(runtime)`.
 fn kind_of(schedule: c_long) -> Option<Kind> {
     const MONOTONIC: c_long = 1 << 31;
     match schedule & !MONOTONIC {
-        // The second one says that chunks need not ascend.
+        // The second one says that batches need not ascend.
         0 | 4 => None,
         2 => Some(Kind::Dynamic),
         3 => Some(Kind::Guided),
@@ -500,9 +500,9 @@ fn kind_of(schedule: c_long) -> Option<Kind> {
     }
 }
 
-fn signed_by(schedule: c_long, values: [c_long; 3], chunk: c_long, is_ordered: bool) -> Loop {
+fn signed_by(schedule: c_long, values: [c_long; 3], batch: c_long, is_ordered: bool) -> Loop {
     match kind_of(schedule) {
-        Some(kind) => signed(kind, values, chunk, is_ordered),
+        Some(kind) => signed(kind, values, batch, is_ordered),
         None => signed_at_runtime(values, is_ordered),
     }
 }

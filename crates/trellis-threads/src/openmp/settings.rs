@@ -24,7 +24,7 @@ pub(super) struct Settings {
     pub(super) is_dynamic: bool,
     /// What `schedule(runtime)` means.
     pub(super) schedule: Kind,
-    pub(super) chunk: u32,
+    pub(super) batch: u32,
 }
 
 impl Settings {
@@ -35,7 +35,7 @@ impl Settings {
         active_levels_max: 1,
         is_dynamic: false,
         schedule: Kind::Dynamic,
-        chunk: 1,
+        batch: 1,
     };
 
     pub(super) fn is_known(&self) -> bool {
@@ -59,8 +59,8 @@ impl Settings {
         settings.active_levels_max =
             number("OMP_MAX_ACTIVE_LEVELS").unwrap_or(if is_nested { LEVELS_MAX } else { 1 }).min(LEVELS_MAX);
         settings.is_dynamic = is_true("OMP_DYNAMIC");
-        if let Some((kind, chunk)) = text("OMP_SCHEDULE").and_then(|schedule| schedule_of(&schedule)) {
-            (settings.schedule, settings.chunk) = (kind, chunk);
+        if let Some((kind, batch)) = text("OMP_SCHEDULE").and_then(|schedule| schedule_of(&schedule)) {
+            (settings.schedule, settings.batch) = (kind, batch);
         }
         settings
     }
@@ -96,12 +96,12 @@ fn threads_of(list: &str) -> Option<[u32; LEVELS_MAX as usize]> {
     Some(threads)
 }
 
-/// `OMP_SCHEDULE`: a kind, perhaps after a modifier and a colon, perhaps with a comma and the size of chunks.
+/// `OMP_SCHEDULE`: a kind, perhaps after a modifier and a colon, perhaps with a comma and the size of a batch.
 fn schedule_of(text: &str) -> Option<(Kind, u32)> {
     let text = text.rsplit(':').next()?;
-    let (kind, chunk) = text.split_once(',').map_or((text, None), |(kind, chunk)| (kind, Some(chunk)));
-    let chunk = match chunk {
-        Some(chunk) => chunk.trim().parse::<u32>().ok()?,
+    let (kind, batch) = text.split_once(',').map_or((text, None), |(kind, batch)| (kind, Some(batch)));
+    let batch = match batch {
+        Some(batch) => batch.trim().parse::<u32>().ok()?,
         None => 0,
     };
     let kind = match kind.trim().to_ascii_lowercase().as_str() {
@@ -111,5 +111,5 @@ fn schedule_of(text: &str) -> Option<(Kind, u32)> {
         "auto" => return Some((Kind::Static, 0)),
         _ => return None,
     };
-    Some((kind, if kind == Kind::Static { chunk } else { chunk.max(1) }))
+    Some((kind, if kind == Kind::Static { batch } else { batch.max(1) }))
 }
