@@ -1,4 +1,4 @@
-//! Why a run failed: finds the first cause in what the nodes left behind, and describes it in one sentence.
+//! Why a run failed: finds the first cause in the reports of the nodes, and describes it in one sentence.
 //!
 //! It is pure: it looks only at recorded endings. A node that lost another records that in its status page, however its
 //! program then ends: with status 70, another one, or an uncaught exception. Such an end is a consequence. It must
@@ -19,7 +19,7 @@ pub(super) enum Ended {
         signal: i32,
         core: bool,
     },
-    /// Its host was lost, and how it ended is not known.
+    /// Its host was lost, so its end is not known.
     Lost,
 }
 
@@ -88,8 +88,8 @@ impl Seen {
     }
 }
 
-/// How the program ended whose threads ran on these nodes, if it ended by itself: as node 0 did. `None` if another node
-/// failed first, or all were ended.
+/// The end of the program whose threads ran on these nodes, if it ended by itself. It is the end of node 0. `None` if
+/// another node failed first, or all were ended.
 pub(super) fn end_of_program(nodes: &[Seen]) -> Option<Ending> {
     let first = nodes.first()?;
     // A node that noticed the end of node 0 may be reaped first.

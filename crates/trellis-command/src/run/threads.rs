@@ -33,7 +33,7 @@ others as for `trellis run`.";
 /// reads it.
 const RELAXED_VARIABLE: &str = "TRELLIS_THREADS_RELAXED";
 
-/// What is said about data races.
+/// The statement of the user about data races.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Races {
     /// It may have some: all memory is sequentially consistent
@@ -44,7 +44,7 @@ enum Races {
     Auto,
 }
 
-/// What stays sequentially consistent.
+/// The memory that stays sequentially consistent.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rules {
     heap_bytes_below: usize,
@@ -75,7 +75,7 @@ impl Rules {
     }
 }
 
-/// The text that the library reads. if some memory is to be under release consistency.
+/// The text that the library reads, if some memory is under release consistency.
 fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
     let found = match races {
         Races::Allowed => return None,

@@ -171,7 +171,7 @@ exports! {
         0
     }
 
-    // Memory: that of the program, whatever the allocator.
+    // Every allocator gives memory of the program.
     fn omp_alloc(bytes: usize, _allocator: usize) -> *mut c_void {
         libc::malloc(bytes)
     }
@@ -191,7 +191,7 @@ exports! {
         libc::free(block);
     }
 
-    // Those that only LLVM's library has.
+    // Functions that only LLVM's library has.
     fn kmp_malloc(bytes: usize) -> *mut c_void {
         libc::malloc(bytes)
     }
@@ -207,12 +207,12 @@ exports! {
     fn kmp_free(block: *mut c_void) {
         libc::free(block);
     }
-    // How long threads poll before they sleep, which is decided here.
+    // Trellis decides how long threads poll before they sleep.
     fn kmp_set_blocktime(_milliseconds: c_int) {}
     fn kmp_get_blocktime() -> c_int {
         0
     }
-    // A thread has the stack that the program's limit says.
+    // The program's limit sets the size of stacks.
     fn kmp_set_stacksize(_bytes: c_int) {}
     fn kmp_set_stacksize_s(_bytes: usize) {}
     fn kmp_set_defaults(_settings: *const std::ffi::c_char) {}
@@ -222,7 +222,7 @@ exports! {
     fn kmp_set_library_throughput() {}
 }
 
-/// Zero memory at a multiple of `alignment`; null if there is none.
+/// Memory of zeros at a multiple of `alignment`; null if there is none.
 fn aligned_zeros(alignment: usize, count: usize, bytes: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(bytes) else { return std::ptr::null_mut() };
     // SAFETY: a size, and memory of that size.
@@ -243,7 +243,7 @@ fn now() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
-/// Sets what `schedule(runtime)` means. A batch size below 1 stands for the default of the kind.
+/// Sets the schedule that `schedule(runtime)` stands for. A batch size below 1 stands for the default of the kind.
 fn set_schedule(kind: c_int, batch: c_int) {
     let (kind, least) = match kind & !MONOTONIC {
         STATIC => (Kind::Static, 0),

@@ -58,7 +58,8 @@ struct KmpTask {
     priority: usize,
 }
 
-/// The sizes of a task of the compiler with its private variables, and of the block of shared ones, in bytes; and its flags.
+/// The size in bytes of a task of the compiler with its private variables, that of its block of shared variables, and
+/// its flags.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Sizes {
@@ -99,7 +100,7 @@ fn kind_of(schedule: c_int) -> (c_int, bool) {
     }
 }
 
-/// A loop whose parts threads ask for, over values up to `last`.
+/// Begins a loop over values up to `last`, of which threads request parts.
 fn begin_dispatch(schedule: c_int, first: i128, last: i128, increment: i128, batch: i128, bytes: usize) {
     let (schedule, is_ordered) = kind_of(schedule);
     let count = trips(first, last, increment, bytes);
@@ -137,7 +138,7 @@ fn static_part(schedule: c_int, first: i128, last: i128, increment: i128, batch:
     let (schedule, _) = kind_of(schedule);
     if matches!(schedule, STATIC_CHUNKED | STATIC_BALANCED_CHUNKED | DISTRIBUTED_CHUNKED) {
         let count = i128::from(count);
-        // What is stored fits into the type: no batch is past the end.
+        // The stored values fit into the type, because no batch is past the end.
         let batch = batch.clamp(1, count.max(1));
         let batches = count.div_euclid(batch) + i128::from(count % batch != 0);
         let stride = size.min(batches.max(1)) * batch * increment;
@@ -183,7 +184,7 @@ pub(super) unsafe fn call_task(data: usize) {
     unsafe { ((*task).function)(own_slot() as c_int, task) };
 }
 
-/// A task is done: its private variables end.
+/// Ends the private variables of a task that is done.
 ///
 /// # Safety
 /// They are the data of a task that was done.
@@ -232,7 +233,7 @@ fn allocate(flags: c_int, task_bytes: usize, shared_bytes: usize) -> *mut KmpTas
     }
 }
 
-/// The tasks of a loop, each a copy of `pattern`, in which the bounds of the loop lie at `low` and `high`.
+/// Makes the tasks of a loop. Each is a copy of `pattern`, in which the bounds of the loop lie at `low` and `high`.
 struct TaskLoop {
     pattern: *mut KmpTask,
     is_deferred: bool,
@@ -240,7 +241,7 @@ struct TaskLoop {
     high: *mut u64,
     increment: i64,
     in_group: bool,
-    /// What `size` is: nothing, a number of iterations, or one of tasks.
+    /// The meaning of `size`: none, a number of iterations, or a number of tasks.
     kind: c_int,
     size: u64,
     duplicate: Duplicate,
@@ -301,7 +302,7 @@ impl TaskLoop {
     }
 }
 
-/// Whether the calling thread reduces under a lock: it is not alone.
+/// Whether the calling thread reduces under a lock, because it is not alone.
 fn reduces_under_lock(thread: &Thread) -> bool {
     thread.team_size() > 1
 }
@@ -333,7 +334,7 @@ macro_rules! loops {
                     }
                 }
             }
-            // One league has one team, which does everything that is distributed.
+            // There is one league of one team, which does everything that is distributed.
             fn $dist_static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, distributed_last: *mut $number, stride: *mut $signed, increment: $signed, batch: $signed) {
                 {
                     *distributed_last = *last;

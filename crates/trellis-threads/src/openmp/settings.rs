@@ -1,8 +1,8 @@
-//! What a program sets: the variables `OMP_…` of the environment, and functions like `omp_set_num_threads` (the internal
-//! control variables of OpenMP 5.2, section 2).
+//! The settings of a program: the variables `OMP_…` of the environment, and functions like `omp_set_num_threads` (the
+//! internal control variables of OpenMP 5.2, section 2).
 //!
-//! Promises: each thread has its own, which it inherits from the thread that began its region. A variable that is
-//! malformed counts as if it were not set, as in the libraries of the compilers.
+//! Promises: each thread has its own settings, which it inherits from the thread that began its region. A variable that
+//! is malformed counts as if it were not set, as in the libraries of the compilers.
 
 use super::sharing::Kind;
 use crate::control::SLOTS;
@@ -11,7 +11,7 @@ use crate::processors;
 /// The greatest number of nested regions that can be active.
 pub(super) const LEVELS_MAX: u32 = 8;
 
-/// See the module.
+/// The settings of one thread; see the module text.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(super) struct Settings {
@@ -22,13 +22,13 @@ pub(super) struct Settings {
     /// The greatest number of nested regions with several threads.
     pub(super) active_levels_max: u32,
     pub(super) is_dynamic: bool,
-    /// What `schedule(runtime)` means.
+    /// The schedule that `schedule(runtime)` stands for.
     pub(super) schedule: Kind,
     pub(super) batch: u32,
 }
 
 impl Settings {
-    /// Before the environment was read.
+    /// The settings before the environment was read.
     pub(super) const UNKNOWN: Settings = Settings {
         threads: [0; LEVELS_MAX as usize],
         thread_limit: 0,
@@ -42,7 +42,7 @@ impl Settings {
         self.threads[0] > 0
     }
 
-    /// Those that the environment of the program sets.
+    /// The settings from the environment of the program.
     pub(super) fn of_environment() -> Settings {
         let text = |name: &str| std::env::var(name).ok();
         let number = |name: &str| text(name).and_then(|value| value.trim().parse::<u32>().ok());
@@ -74,7 +74,7 @@ impl Settings {
         self.threads[0] = threads.max(1);
     }
 
-    /// Those of the threads of a region of several threads.
+    /// The settings of the threads of a region with several threads.
     pub(super) fn inside(mut self) -> Settings {
         if self.threads[1] > 0 {
             self.threads.rotate_left(1);

@@ -71,18 +71,18 @@ impl Loop {
         high: 0,
     };
 
-    /// A loop of so many iterations.
+    /// A loop of `count` iterations.
     pub(super) fn new(kind: Kind, count: u64, batch: u64, is_ordered: bool) -> Loop {
         let batch = if kind == Kind::Static { batch } else { batch.max(1) };
         Loop { kind, count, batch, is_ordered, ..Loop::NONE }
     }
 
-    /// The same, over these values of the program's variable.
+    /// The same loop over these values of the program's variable.
     pub(super) fn over(self, start: u64, increment: u64) -> Loop {
         Loop { start, increment, ..self }
     }
 
-    /// With what `schedule(runtime)` means now.
+    /// A loop with the schedule that `schedule(runtime)` stands for now.
     pub(super) fn at_runtime(count: u64, settings: &Settings, is_ordered: bool) -> Loop {
         Loop::new(settings.schedule, count, settings.batch.into(), is_ordered)
     }
@@ -114,13 +114,13 @@ pub(super) fn part(count: u64, size: u64, number: u64) -> (u64, u64) {
 /// The state of a construct at one node, until all threads of the node have left it.
 pub(super) struct Construct {
     number: u32,
-    /// How many threads of the node are still to come to its end.
+    /// The number of threads of the node that have not come to its end.
     left: u32,
     /// The claims of all nodes, as far as this node knows.
     claims: u64,
-    /// What was left of the loop after these claims: its first iteration.
+    /// The first iteration that was left after these claims.
     position: u64,
-    /// What the node has, and nobody has taken.
+    /// The iterations that the node has and no thread has taken.
     low: u64,
     high: u64,
     is_over: bool,
@@ -147,7 +147,7 @@ impl Construct {
         (low, self.position)
     }
 
-    /// Gets more from what is left for all nodes. Whether there was something.
+    /// Claims more iterations of those that are left for all nodes. Returns whether there were some.
     fn claim(&mut self, sharing: &Loop, team: &Team) -> bool {
         let claim = match team.nodes {
             1 => self.claims,
@@ -159,7 +159,7 @@ impl Construct {
         if self.claims > claim {
             return true;
         }
-        // `claims` is the number of those that got something now.
+        // Now `claims` is the number of claims that got something.
         self.is_over = true;
         (self.low, self.high) = (0, 0);
         if team.nodes > 1 && claim + 1 == self.claims + u64::from(team.nodes) {
@@ -168,7 +168,7 @@ impl Construct {
         false
     }
 
-    /// What one thread takes.
+    /// Takes iterations for one thread.
     fn take(&mut self, sharing: &Loop, team: &Team) -> Option<(u64, u64)> {
         if self.low == self.high && (self.is_over || !self.claim(sharing, team)) {
             return None;
@@ -202,7 +202,7 @@ impl Team {
 }
 
 impl Thread {
-    /// The thread has come to a loop of its team.
+    /// Begins a loop of the team for this thread.
     pub(super) fn begin_loop(&self, mut sharing: Loop) {
         sharing.construct = self.next_construct();
         if sharing.is_ordered {
@@ -211,7 +211,7 @@ impl Thread {
         }
         self.sharing.set(sharing);
         if sharing.is_ordered && sharing.count == 0 && self.number.get() == 0 {
-            // Nobody else passes the turn of a loop without iterations on.
+            // No other thread passes on the turn of a loop without iterations.
             self.wait_for_turn();
             self.pass_turn_on(&sharing);
         }
@@ -284,7 +284,7 @@ impl Thread {
         }
     }
 
-    /// The iterations of this thread have gone through it.
+    /// The iterations of this thread have left the ordered region.
     fn pass_turn_on(&self, sharing: &Loop) {
         let Some(team) = self.team().filter(|team| team.size > 1) else { return };
         let next = if sharing.is_at_end() {
