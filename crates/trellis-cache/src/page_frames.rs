@@ -603,17 +603,17 @@ mod tests {
     fn what_may_be_stored_is_found_in_every_group() {
         let pages = 3 * GROUP_PAGES + 1;
         let mut table = Table::new(pages, 10, false);
-        let told = [0, GROUP_PAGES as u64 - 1, GROUP_PAGES as u64, pages as u64 - 1];
-        told.iter().for_each(|&page| table.set_zero(page, false));
-        assert_eq!(table.stored_pages().collect::<Vec<_>>(), told);
+        let changed = [0, GROUP_PAGES as u64 - 1, GROUP_PAGES as u64, pages as u64 - 1];
+        changed.iter().for_each(|&page| table.set_zero(page, false));
+        assert_eq!(table.stored_pages().collect::<Vec<_>>(), changed);
         table.set_zero(0, true);
-        assert_eq!(table.stored_pages().collect::<Vec<_>>(), told[1..]);
+        assert_eq!(table.stored_pages().collect::<Vec<_>>(), changed[1..]);
         let mut table = Table::new(pages, 10, true);
-        told.iter().for_each(|&page| table.set_zero(page, true));
-        assert_eq!(table.stored_pages().count(), pages - told.len());
+        changed.iter().for_each(|&page| table.set_zero(page, true));
+        assert_eq!(table.stored_pages().count(), pages - changed.len());
         table.forget_zeros();
         assert_eq!(table.stored_pages().count(), pages);
-        assert!(!table.is_zero(told[1]));
+        assert!(!table.is_zero(changed[1]));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Arguments of calls, by what the kernel does with them.
 //!
-//! Promises: what stands for a shared argument is private while the call runs, so another node cannot take it away. It
-//! begins with what was there, because some calls write a part of it or nothing, and is copied back only if the call
-//! succeeded. Private arguments are passed on as they are.
+//! Promises: private memory stands for a shared argument while the call runs, so another node cannot take it away. It
+//! begins as a copy, because some calls write a part of it or nothing. It is copied back only if the call succeeded.
+//! Private arguments are passed on as they are.
 
 use std::ffi::{c_char, c_void};
 use std::mem::{MaybeUninit, size_of};
@@ -12,7 +12,7 @@ use crate::shared;
 
 /// An argument that may lie in shared memory.
 pub(crate) trait Argument: Copy {
-    /// The private copy; none if the argument is private itself.
+    /// The private copy; `None` if the argument itself is private.
     type StandIn;
 
     fn is_shared(self) -> bool;
@@ -21,7 +21,7 @@ pub(crate) trait Argument: Copy {
     /// The argument is one that the call accepts.
     unsafe fn stand_in(self) -> Self::StandIn;
 
-    /// What the call gets.
+    /// The argument for the call.
     fn given(self, stand_in: &mut Self::StandIn) -> Self;
 
     /// The call succeeded.
@@ -31,7 +31,7 @@ pub(crate) trait Argument: Copy {
     unsafe fn finish(self, stand_in: &mut Self::StandIn);
 }
 
-/// Numbers, and pointers at which the kernel does not look.
+/// Numbers, and pointers that the kernel does not follow.
 macro_rules! plain {
     ($([$($generic:tt)*] $type:ty),*) => { $(
         impl $($generic)* Argument for $type {
@@ -54,15 +54,15 @@ macro_rules! plain {
 
 plain!([] i32, [] u32, [] i64, [] u64, [] usize, [] isize, [<T>] *mut T, [<T>] *const T);
 
-/// A value at which the kernel looks.
+/// A value that the kernel reads.
 #[repr(transparent)]
 pub(crate) struct In<T>(pub(crate) *const T);
 
-/// A value that the kernel sets.
+/// A value that the kernel writes.
 #[repr(transparent)]
 pub(crate) struct Out<T>(pub(crate) *mut T);
 
-/// A value at which the kernel looks, and that it sets.
+/// A value that the kernel reads and writes.
 #[repr(transparent)]
 pub(crate) struct InOut<T>(pub(crate) *mut T);
 

@@ -1,7 +1,7 @@
 //! Private memory that stands for shared memory while the kernel works on it.
 //!
-//! Promises: it takes the stack for what is small, and a mapping for the rest, so that a signal handler may use it. If
-//! there is no memory, the pointer is one that makes the kernel answer EFAULT; the call then fails and loses nothing.
+//! Promises: it uses the stack for few bytes and a mapping for many, so that a signal handler may use it. If there is
+//! no memory, the pointer is one that makes the kernel answer EFAULT; the call then fails and loses nothing.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Room for so many bytes, with undefined contents.
+    /// Room for `bytes` bytes, with undefined contents.
     pub(crate) fn of(bytes: usize) -> Buffer {
         if bytes > SMALL_BYTES {
             return Buffer::mapped(bytes);
@@ -31,7 +31,7 @@ impl Buffer {
         Buffer { small: MaybeUninit::uninit(), mapping: null_mut(), bytes }
     }
 
-    /// The same in whole pages of its own: devices get their addresses, and may use them after the call.
+    /// Room in whole pages of its own, because devices get their addresses and may use them after the call.
     pub(crate) fn mapped(bytes: usize) -> Buffer {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -39,7 +39,7 @@ impl Buffer {
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let mapping = unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes.max(1), access, kind, -1, 0usize) };
         let mapping = mapping as *mut c_void;
-        // MAP_FAILED is an address of the kernel's: every use of it is refused with EFAULT.
+        // MAP_FAILED is an address of the kernel. Every use of it is refused with EFAULT.
         Buffer { small: MaybeUninit::uninit(), mapping: mapping.cast(), bytes }
     }
 
@@ -80,7 +80,7 @@ impl Buffer {
         if self.mapping.is_null() { self.small.as_mut_ptr().cast() } else { self.mapping.cast() }
     }
 
-    /// How many there are.
+    /// The number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -102,16 +102,16 @@ impl Buffer {
     }
 }
 
-/// A private copy of bytes of which the kernel may set some: what it does not set stays the program's.
+/// A private copy of bytes of which the kernel may write some. The program's other bytes are not changed.
 pub(crate) struct Changeable {
-    /// The bytes for the kernel, and the same as they were before.
+    /// The bytes for the kernel, and a copy of them from before the call.
     both: Buffer,
     of: *mut c_void,
     bytes: usize,
 }
 
 impl Changeable {
-    /// A copy of bytes of the program, with zeros behind them if the kernel looks at more than are there.
+    /// A copy of bytes of the program, followed by zeros if the kernel reads more than there are.
     ///
     /// # Safety
     /// They are readable.
@@ -129,12 +129,12 @@ impl Changeable {
         Changeable { both, of, bytes }
     }
 
-    /// What the kernel gets.
+    /// The bytes for the kernel.
     pub(crate) fn at<T>(&mut self) -> *mut T {
         self.both.at()
     }
 
-    /// Copies what the kernel has set to the program.
+    /// Copies to the program what the kernel has written.
     ///
     /// # Safety
     /// The kernel would have written there.

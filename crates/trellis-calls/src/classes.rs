@@ -10,31 +10,31 @@ use Size::{Argument, Bits, Bytes, Items};
 
 pub(crate) type Arguments = [usize; 6];
 
-/// An argument with memory: its place, and what the kernel does there.
+/// An argument with memory: its place among the arguments, and how the kernel uses the memory.
 pub(crate) type Part = (usize, Memory);
 
 /// How the kernel uses the memory of an argument.
 #[derive(Clone, Copy)]
 pub(crate) enum Memory {
-    /// It looks at it.
+    /// It reads all bytes.
     Takes(Size),
-    /// It sets some of it, and may look at it before, whatever its answer is.
+    /// It writes some bytes, and may read them before, whatever its answer is.
     Sets(Size),
-    /// It sets as many bytes as it answers.
+    /// It writes as many bytes as it answers.
     Fills(Size),
-    /// It looks at a string that ends with a zero byte.
+    /// It reads a string that ends with a zero byte.
     Text,
 }
 
-/// How many bytes there are.
+/// The number of bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Size {
     Bytes(usize),
-    /// Another argument says it.
+    /// Another argument has the number of bytes.
     Argument(usize),
-    /// Another argument says how many items of a size there are.
+    /// Another argument has the number of items of this size.
     Items(usize, usize),
-    /// Another argument says how many bits there are. The kernel uses whole words.
+    /// Another argument has the number of bits. The kernel uses whole words.
     Bits(usize),
 }
 
@@ -72,10 +72,10 @@ const CLOCK: usize = 208;
 const EVENT: usize = 64;
 const QUEUE: usize = 64;
 const OPERATION: usize = 6;
-/// Those of sched_setattr(2) and of its like begin with their size, which may grow.
+/// The structures of sched_setattr(2) and the like begin with their size, which may grow.
 const SCHEDULING: usize = 128;
 
-/// Those with memory: which arguments are addresses, and what the kernel does there.
+/// Calls with memory: which arguments are addresses, and how the kernel uses the memory there.
 #[rustfmt::skip]
 pub(crate) const WITH_MEMORY: &[(i64, &str, &[Part])] = memory! {
     // Files and folders.
@@ -114,16 +114,16 @@ pub(crate) const WITH_MEMORY: &[(i64, &str, &[Part])] = memory! {
     SYS_mq_notify: 1 Takes(Bytes(EVENT)); SYS_mq_getsetattr: 1 Takes(Bytes(QUEUE)), 2 Sets(Bytes(QUEUE));
 };
 
-/// Those whose memory is that of functions of this library, called in another way (system_calls.rs).
+/// Calls that use memory as functions of this library do, but take their arguments in another way (system_calls.rs).
 pub(crate) const CALLED_OTHERWISE: &[Named] = numbers! {
     SYS_preadv2 SYS_pwritev2 SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pwait2
 };
 
-/// Those whose memory is told by another argument ([`by_command`]).
+/// Calls whose use of memory depends on another argument ([`by_command`]).
 pub(crate) const BY_COMMAND: &[Named] = numbers! { SYS_prctl SYS_arch_prctl SYS_semctl SYS_futex };
 
-/// Those of which the kernel gets nothing but numbers, or addresses that it does not look at: parts of the address space,
-/// and words that belong to the thread. Signals of the thread and its own words are where the kernel waits for pages.
+/// Calls with numbers alone, or with addresses that the kernel does not follow: parts of the address space, and words
+/// of the thread. The kernel waits for pages where it uses the signals and the own words of a thread.
 pub(crate) const WITHOUT_MEMORY: &[Named] = numbers! {
     SYS_close SYS_lseek SYS_mmap SYS_mprotect SYS_munmap SYS_brk SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn
     SYS_sched_yield SYS_mremap SYS_msync SYS_madvise SYS_shmget SYS_shmat SYS_dup SYS_dup2 SYS_pause SYS_getpid SYS_alarm
@@ -143,8 +143,8 @@ pub(crate) const WITHOUT_MEMORY: &[Named] = numbers! {
     SYS_mseal
 };
 
-/// Those that are refused if an argument is in shared memory: the kernel would use memory that their arguments do not tell,
-/// or use it when they have returned.
+/// Calls that are refused if an argument is in shared memory. The kernel would use memory that their arguments do not
+/// name, or use it after they have returned.
 pub(crate) const REFUSED: &[Named] = numbers! {
     SYS_mincore SYS_ptrace SYS_uselib SYS_sysfs SYS_modify_ldt SYS__sysctl SYS_mount SYS_reboot SYS_create_module
     SYS_init_module SYS_delete_module SYS_get_kernel_syms SYS_query_module SYS_quotactl SYS_nfsservctl SYS_getpmsg
@@ -185,7 +185,7 @@ pub(crate) fn by_command(number: i64, arguments: &Arguments) -> Option<&'static 
             | libc::PR_GET_CHILD_SUBREAPER,
         ) => SETS_INT,
         (numbers::SYS_prctl, libc::PR_GET_TID_ADDRESS) => SETS_WORD,
-        // The name of a part of the address space.
+        // The name that a part of the address space gets.
         (numbers::SYS_prctl, libc::PR_SET_VMA) => &[(4, Text)],
         (numbers::SYS_arch_prctl, ARCH_GET_GS | ARCH_GET_FS) => SETS_WORD,
         (numbers::SYS_arch_prctl, _) => NOTHING,
@@ -196,7 +196,7 @@ pub(crate) fn by_command(number: i64, arguments: &Arguments) -> Option<&'static 
         (numbers::SYS_semctl, libc::IPC_SET | libc::IPC_STAT | IPC_INFO | libc::SEM_STAT | libc::SEM_INFO) => {
             &[(3, Sets(Bytes(104)))]
         }
-        // The fourth argument of those that wait is a time, and of others a number.
+        // The fourth argument is a time if the command waits, and otherwise a number.
         (
             numbers::SYS_futex,
             libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET | libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2,

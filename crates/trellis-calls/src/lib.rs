@@ -59,8 +59,8 @@ pub unsafe extern "C" fn __trellis_calls_watch(
     true
 }
 
-/// From now on `announce` gets the parts of shared memory that a call is about to copy: where they begin, how many bytes
-/// they have, and whether the call stores to them. What it does is a hint for the runtime: the call does not depend on it.
+/// From now on `announce` gets the parts of shared memory that a call is about to copy: their first address, their
+/// length, and whether the call stores to them. This is a hint for the runtime. The call does not depend on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_calls_announce_to(announce: extern "C" fn(usize, usize, bool)) {
     shared::announce_to(announce);
@@ -72,7 +72,7 @@ pub extern "C" fn __trellis_calls_forget(start: usize) {
     shared::remove(start);
 }
 
-/// Where the library begins that contains an address.
+/// The first address of the library that contains an address.
 fn library_of(address: *const c_void) -> Option<usize> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: room for the answer, which is set if dladdr(3) does not return 0.

@@ -15,7 +15,7 @@ macro_rules! numbers {
         )* };
 }
 
-// Those since Linux 5.1 have one number everywhere.
+// Calls since Linux 5.1 have one number on all processors.
 numbers! {
     SYS_cachestat = 451;
     SYS_fchmodat2 = 452;

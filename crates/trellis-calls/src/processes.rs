@@ -1,6 +1,7 @@
 //! Programs that are started: the kernel reads their names, arguments and environment.
 //!
-//! Promises: the new program gets what the old one meant. It must never be used by a forked child, which has no region.
+//! Promises: the new program gets the strings that the old one passed. It must never be used by a forked child, which
+//! has no region.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -5,7 +5,7 @@
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A sentence on the stack; what does not fit is left out.
+/// A sentence on the stack. Text that does not fit is left out.
 struct Sentence {
     text: [u8; 256],
     used: usize,
@@ -20,10 +20,10 @@ impl Write for Sentence {
     }
 }
 
-/// The sentences that were said: one bit for each, by a number made from its text.
+/// The sentences that were printed: one bit for each, by a hash of its text.
 static SAID: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
-/// Says that a call was refused, once. `what` names it.
+/// Prints once that a call was refused. `what` names it.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     let mut sentence = Sentence { text: [0; 256], used: 0 };
     // Writing to it cannot fail.

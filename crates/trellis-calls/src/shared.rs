@@ -1,13 +1,13 @@
 //! Which addresses are shared memory.
 //!
-//! Promises: asking costs a load and a comparison for each region, allocates nothing and takes no lock, so that any
-//! call may ask, also in a signal handler. The table is changed by the runtime alone, when a region begins and ends.
+//! Promises: a look costs a load and a comparison for each region, allocates nothing and takes no lock, so that any
+//! call may look, also in a signal handler. The table is changed by the runtime alone, when a region begins and ends.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The maximum number of regions of a process, each piece of one counted: a program with threads has one or two for each
-/// of its libraries.
+/// The maximum number of regions of a process, or of their pieces: a program with threads has one or two for each of
+/// its libraries.
 const REGIONS_MAX: usize = 2048;
 
 struct Range {
@@ -52,7 +52,7 @@ pub(crate) fn overlaps<T: ?Sized>(first: *const T, bytes: usize) -> bool {
     })
 }
 
-/// How many bytes of the region begin at a shared address.
+/// The number of bytes from a shared address to the end of its region.
 pub(crate) fn rest<T: ?Sized>(first: *const T) -> usize {
     let start = first.cast::<u8>() as usize;
     let used = SLOTS_USED.load(Ordering::Acquire);
@@ -69,17 +69,17 @@ pub(crate) fn is_any() -> bool {
     SLOTS_USED.load(Ordering::Acquire) != 0
 }
 
-/// The runtime's function for [`announce`]; null before it has said one.
+/// The runtime's function for [`announce`]; null before the runtime sets it.
 static ANNOUNCE: AtomicPtr<()> = AtomicPtr::new(null_mut());
 /// The size of the smallest page: a fault on one costs no more than announcing it.
 const PAGE_BYTES_MIN: usize = 4096;
 
-/// From now on this function is told.
+/// Sets the function that is called for announced accesses.
 pub(crate) fn announce_to(announce: extern "C" fn(usize, usize, bool)) {
     ANNOUNCE.store(announce as *mut (), Ordering::Release);
 }
 
-/// The caller is about to touch these bytes, and stores to them if it says so: missing pages come together then.
+/// Announces that the caller is about to read these bytes, or to store to them. Missing pages then come together.
 pub(crate) fn announce<T: ?Sized>(first: *const T, bytes: usize, stores: bool) {
     if bytes <= PAGE_BYTES_MIN {
         return;

@@ -19,7 +19,7 @@ pub(crate) type Claim = unsafe extern "C" fn(c_int, *const Action, *mut Action) 
 
 static CLAIM: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
-/// From now on the runtime is asked about each action.
+/// From now on the runtime gets each action first.
 pub(crate) fn ask(claim: Claim) {
     CLAIM.store(claim as *mut (), Ordering::Release);
 }
@@ -32,7 +32,7 @@ pub(crate) struct Mask(*const sigset_t);
 impl Argument for Mask {
     type StandIn = Option<sigset_t>;
 
-    /// Every set is looked at.
+    /// All sets are examined.
     fn is_shared(self) -> bool {
         !self.0.is_null()
     }

@@ -1,5 +1,5 @@
-//! Calls of sockets: a datagram that could not be handed over is lost, and so is a connection whose address could not be
-//! written. All of them work on private memory.
+//! Calls of sockets. A datagram that cannot be handed over is lost, and so is a connection whose address cannot be
+//! written. So all of them work on private memory.
 //!
 //! Promises: a message keeps its borders, its address, its control data and the descriptors in it.
 
@@ -28,7 +28,7 @@ impl Address {
         unsafe {
             let room = if length.0.is_null() { 0 } else { length.0.read() };
             let bytes = if shared::overlaps(to, room as usize) { room as usize } else { 0 };
-            // Some options of sockets are asked with what is there.
+            // Some options of sockets read the memory that they fill.
             let private = Buffer::copied(to.cast(), bytes);
             Address { to, room, private, length, length_private: length.stand_in() }
         }
@@ -192,7 +192,7 @@ pub(crate) fn sendto(
     sent(to, length as usize, |to| call(private.at::<c_void>().cast_const(), bytes, to))
 }
 
-/// A message whose parts are private where they are shared.
+/// A message with private copies of its shared parts.
 struct Message<'program> {
     header: msghdr,
     pieces: Option<Pieces<'program>>,
@@ -327,7 +327,7 @@ fn sendmsg_shared(real: Send, socket: c_int, from: *const msghdr, how: c_int) ->
     unsafe { real(socket, Message::of(from, true, how).header(), how) }
 }
 
-/// The most messages that the kernel looks at.
+/// The maximum number of messages that the kernel reads.
 const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 
 /// Whether any part of any message is shared.

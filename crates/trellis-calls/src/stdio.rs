@@ -9,7 +9,7 @@ use libc::FILE;
 use crate::buffer::Buffer;
 use crate::shared;
 
-/// The most bytes that go through private memory at a time.
+/// The maximum number of bytes that go through private memory at a time.
 const BLOCK_BYTES: usize = 1 << 20;
 
 type Read = unsafe extern "C" fn(*mut c_void, usize, usize, *mut FILE) -> usize;
@@ -54,7 +54,7 @@ impl Drop for Locked {
     }
 }
 
-/// The number of whole items in so many bytes.
+/// The number of whole items in `bytes` bytes.
 fn items(bytes: usize, size: usize) -> usize {
     bytes.checked_div(size).unwrap_or(0)
 }
@@ -68,7 +68,7 @@ pub(crate) fn fread(real: Read, to: *mut c_void, size: usize, count: usize, stre
     items(read(real, to, bytes, stream), size)
 }
 
-/// Reads so many bytes, block by block; returns how many came.
+/// Reads `bytes` bytes, block by block. Returns how many came.
 #[cold]
 #[inline(never)]
 fn read(real: Read, to: *mut c_void, bytes: usize, stream: *mut FILE) -> usize {
@@ -115,7 +115,7 @@ pub(crate) fn fwrite(real: Write, from: *const c_void, size: usize, count: usize
     items(written(real, from, bytes, stream), size)
 }
 
-/// Writes so many bytes, block by block; returns how many were written.
+/// Writes `bytes` bytes, block by block. Returns how many were written.
 #[cold]
 #[inline(never)]
 fn written(real: Write, from: *const c_void, bytes: usize, stream: *mut FILE) -> usize {
@@ -170,7 +170,7 @@ unsafe extern "C" {
     static stdout: *mut FILE;
 }
 
-/// A buffer of a stream stays private: the kernel is given parts of it at any time.
+/// A buffer of a stream stays private, because the kernel may get parts of it at any time.
 pub(crate) fn setvbuf(
     real: unsafe extern "C" fn(*mut FILE, *mut c_char, c_int, usize) -> c_int,
     stream: *mut FILE,

@@ -1,9 +1,9 @@
 //! Calls that move bytes between a file and memory.
 //!
 //! Promises: nothing is lost, and a caller sees what it would see if all memory were here. Bytes move through private
-//! memory with one call, whose answer is the kernel's, so that what moves as a whole does (messages, records of a file that
-//! several write, O_APPEND), what has been received is not lost, and no device uses a page that another node takes
-//! meanwhile. Only large transfers of files are tried on the shared memory itself, which costs no copy.
+//! memory with one call, whose answer is the kernel's. So messages, and records that several processes append to a
+//! file, stay whole. Received bytes are not lost, and no device uses a page that another node takes meanwhile. Only
+//! large transfers of files are tried on the shared memory itself, which costs no copy.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
@@ -16,27 +16,27 @@ use trellis_interpose::errno;
 
 /// The kernel moves no more with one call (read(2), write(2)).
 pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
-/// Up to this many bytes of a file are copied: less costs no more than asking twice.
+/// Up to this many bytes of a file are copied, which costs no more than two calls.
 const COPIED_BYTES_MAX: usize = 64 << 10;
-/// The size of the private buffer after that.
+/// The size of the private buffer for larger transfers.
 const FILE_PIECE_BYTES: usize = 1 << 20;
 /// The size of the private buffer for a pipe or a stream socket, which takes all of it unless it is non-blocking or a
 /// signal interrupts the call.
 const STREAM_PIECE_BYTES: usize = 16 << 20;
 
-/// Whether the kernel reads the memory or writes to it.
+/// The direction: whether the kernel reads the memory or writes to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Takes,
     Fills,
 }
 
-/// How bytes have to be moved.
+/// The way in which bytes have to move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// In pieces, if they are many.
+    /// In pieces if there are many.
     File,
-    /// The same; a smaller answer is the end.
+    /// In pieces, until an answer is smaller than its piece.
     Stream,
     /// With one call.
     Whole,
@@ -48,7 +48,7 @@ fn kind(file: c_int, how: Use) -> Kind {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: room for the status.
     if unsafe { libc::fstat(file, status.as_mut_ptr()) } != 0 {
-        // The call itself says what is wrong.
+        // The call itself reports the error.
         return Kind::Whole;
     }
     // SAFETY: fstat succeeded.
@@ -79,7 +79,7 @@ fn socket_type(file: c_int) -> c_int {
 }
 
 impl Kind {
-    /// The most bytes of one call.
+    /// The maximum number of bytes of one call.
     fn piece_bytes_max(self) -> usize {
         match self {
             Kind::File => FILE_PIECE_BYTES,
@@ -433,7 +433,7 @@ pub(crate) fn pwritev2(real: VectorWith, file: c_int, list: *const iovec, count:
     in_one(file, list, count, Use::Takes, call)
 }
 
-/// Calls that fill a buffer with one answer of so many bytes: a name, random bytes, attributes.
+/// Calls that fill a buffer with one answer: a name, random bytes, attributes.
 pub(crate) fn filled<T>(to: *mut T, bytes: usize, call: impl FnOnce(*mut T) -> isize) -> isize {
     if !shared::overlaps(to, bytes) {
         return call(to);
@@ -441,7 +441,7 @@ pub(crate) fn filled<T>(to: *mut T, bytes: usize, call: impl FnOnce(*mut T) -> i
     copied(Buffer::of(bytes), to.cast(), Use::Fills, |private| call(private.cast()))
 }
 
-/// The same for calls that fill all bytes and answer 0, or fill none.
+/// Calls that fill all bytes and answer 0, or fill none.
 pub(crate) fn filled_if_zero(to: *mut c_void, bytes: usize, call: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     let filled = filled(to, bytes, |to| if call(to) == 0 { bytes as isize } else { -1 });
     if filled < 0 { -1 } else { 0 }

@@ -1,8 +1,8 @@
 //! System calls that a program makes itself, whose memory is not here.
 //!
-//! Promises: a call is made once, with private memory in place of what is shared, and its answer is the kernel's. A call
-//! that is not known to get along with that is refused with a sentence; its answer is then ENOSYS, as from a kernel that does
-//! not have it. A call without shared memory goes to the kernel as it is.
+//! Promises: a call is made once, with private memory in place of what is shared, and its answer is the kernel's. A
+//! call for which this may be wrong is refused with a sentence, and answers ENOSYS, as in a kernel without it. A call
+//! without shared memory goes to the kernel as it is.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -32,7 +32,7 @@ pub(crate) struct Function {
 
 /// How a system call uses memory.
 enum Class {
-    /// A function does the same. The memory of some has addresses of other memory.
+    /// A function of the C library does the same. The memory of some calls has addresses of other memory.
     Function(&'static Function),
     Memory(&'static [Part]),
     /// Its name.
@@ -145,7 +145,7 @@ unsafe fn with_private(number: i64, arguments: Arguments, parts: &[Part], call: 
         for (private, (place, memory)) in private.iter_mut().zip(parts) {
             let at = arguments[*place] as *mut c_void;
             *private = copied(at, *memory, &arguments);
-            // It does not move from here on.
+            // The copy does not move from here on.
             match private {
                 Some(Private::Taken(copy) | Private::Filled(copy)) => given[*place] = copy.at::<c_void>() as usize,
                 Some(Private::Set(copy)) => given[*place] = copy.at::<c_void>() as usize,

@@ -1,6 +1,6 @@
 //! Calls that wait for descriptors, and others whose memory is a list.
 //!
-//! Promises: lists are read before the call and written after it, so that nothing that was reported is lost.
+//! Promises: lists are read before the call and written after it, so that no report is lost.
 
 use std::ffi::{c_int, c_void};
 
@@ -85,7 +85,7 @@ pub(crate) fn ppoll_checked(
     })
 }
 
-/// Sets of so many descriptors: the kernel uses whole words, whatever the size of the type.
+/// Sets of descriptors. The kernel uses whole words, whatever the size of the type.
 pub(crate) fn selected(count: c_int, sets: [*mut fd_set; 3], call: impl FnOnce([*mut fd_set; 3]) -> c_int) -> c_int {
     let bytes = (count.max(0) as usize).div_ceil(64) * 8;
     if !sets.iter().any(|set| shared::overlaps(*set, bytes)) {
@@ -117,7 +117,7 @@ fn selected_shared(sets: [*mut fd_set; 3], bytes: usize, call: impl FnOnce([*mut
     }
 }
 
-/// Linux says in `limit` how much is left, also when a signal came.
+/// Linux writes into `limit` how much time is left, also when a signal came.
 pub(crate) fn select(
     real: unsafe extern "C" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, InOut<timeval>) -> c_int,
     count: c_int,
@@ -202,7 +202,7 @@ pub(crate) fn epoll_pwait2(
 /// Commands of fcntl(2) about who gets the signals of a descriptor.
 const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
-/// Those about how long what is written will be kept.
+/// Commands of fcntl(2) with a hint about the lifetime of data.
 const F_GET_RW_HINT: c_int = 1035;
 const F_SET_RW_HINT: c_int = 1036;
 const F_GET_FILE_RW_HINT: c_int = 1037;
@@ -258,10 +258,10 @@ fn with<A: Argument>(argument: A, call: impl FnOnce(A) -> c_int) -> c_int {
     }
 }
 
-/// How many bytes the argument of a request has; `None` if that is not known. The number of a newer request says it
+/// The size in bytes of the argument of a request; `None` if it is not known. The number of a newer request contains it
 /// (ioctl(2)).
 fn bytes_of(request: u64) -> Option<usize> {
-    /// The `struct termios` of the kernel. That of the C library is larger.
+    /// The `struct termios` of the kernel, which is smaller than that of the C library.
     const TERMINAL: usize = 36;
     /// The argument of requests about interfaces (`struct ifreq`, netdevice(7)).
     const INTERFACE: usize = 40;
@@ -281,10 +281,10 @@ fn bytes_of(request: u64) -> Option<usize> {
         0x5460 | 0x1260 => size_of::<u64>(),
         0x1268 => size_of::<c_int>(),
         0x0301 => 16,
-        // Those of sockets: owners, marks, and times of packets.
+        // Requests of sockets: owners, marks, and times of packets.
         0x8901..=0x8905 => size_of::<c_int>(),
         0x8906 | 0x8907 => size_of::<timespec>(),
-        // Those of interfaces. The list has the address of another memory.
+        // Requests of interfaces. The list has the address of other memory.
         libc::SIOCGIFCONF => size_of::<InterfaceList>(),
         0x8900..=0x89ff => INTERFACE,
         _ => return (of_number > 0).then_some(of_number),
@@ -298,7 +298,7 @@ struct InterfaceList {
     list: *mut c_void,
 }
 
-/// `ioctl`, on private memory. A request of which the size of its memory is not known is refused.
+/// `ioctl`, on private memory. A request is refused if the size of its memory is not known.
 pub(crate) fn ioctl(
     real: unsafe extern "C" fn(c_int, u64, usize) -> c_int,
     file: c_int,

@@ -14,9 +14,9 @@ const CONDITIONS: [&str; 6] =
 /// `None` if no user namespace can be made; the reason is printed.
 fn output(test: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(env!("CARGO_BIN_EXE_trellis")).args(arguments).output().expect("it can be started");
-    let told = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(71) && told.contains("user namespace") {
-        skip(test, Need::Namespaces, told);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(71) && printed.contains("user namespace") {
+        skip(test, Need::Namespaces, printed);
         return None;
     }
     Some(output)
@@ -59,9 +59,9 @@ fn every_way_to_page_has_every_pass_or_a_reason() {
     let sizes = ["--bytes", "4MiB", "--cache", "1MiB"];
     let arguments = [&["bench", "remote-paging", "--rootless", "--json"][..], &sizes].concat();
     let Some(output) = output(test, &arguments) else { return };
-    let told = String::from_utf8_lossy(&output.stderr);
-    if told.contains("the compiler's parts") {
-        return skip(test, Need::Part, told);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    if printed.contains("the compiler's parts") {
+        return skip(test, Need::Part, printed);
     }
     let found = json(&output);
     let passes = ["fill", "scan", "update", "work", "touch"];
@@ -131,7 +131,7 @@ fn what_cannot_be_is_one_sentence() {
         let is_hidden = arguments[0] == "bench-inside";
         let program = if is_hidden { env!("CARGO_BIN_EXE_trellis-bench") } else { env!("CARGO_BIN_EXE_trellis") };
         let output = Command::new(program).args(arguments).output().expect("it can be started");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(code) && told.contains(sentence), "{arguments:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && printed.contains(sentence), "{arguments:?}: {printed}");
     }
 }

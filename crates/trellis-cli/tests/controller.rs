@@ -314,8 +314,8 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
         // two equally busy ranges.
         let deadline = Instant::now() + Duration::from_secs(3);
         while Instant::now() < deadline {
-            let told = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
-            assert!(is_one_there(rack) && told.contains("nothing"), "{told}");
+            let printed = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
+            assert!(is_one_there(rack) && printed.contains("nothing"), "{printed}");
         }
     });
 }

@@ -142,10 +142,10 @@ fn a_controller_without_servers_answers() {
     let (sentence, code) =
         refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--rebalance", "--locality", "fdaa:1:7::/48,8"]);
     assert!(code == Some(78) && sentence.contains("--locality: fdaa:1:7::/48 is of another cluster"), "{sentence}");
-    let told = output(&["events", "--control", &shown]);
-    assert!(String::from_utf8_lossy(&told.stdout).contains("this controller leads from now on"));
-    let told = output(&["rebalance", "--dry-run", "--control", &shown]);
-    assert!(String::from_utf8_lossy(&told.stdout).starts_with("nothing to move"));
+    let printed = output(&["events", "--control", &shown]);
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("this controller leads from now on"));
+    let printed = output(&["rebalance", "--dry-run", "--control", &shown]);
+    assert!(String::from_utf8_lossy(&printed.stdout).starts_with("nothing to move"));
     // Another controller at the same socket, and one with the same records.
     let (sentence, code) =
         refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--port", "0", "--control", &shown]);

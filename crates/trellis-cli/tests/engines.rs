@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use support::hosts::{Hosts, command_in, told};
+use support::hosts::{Hosts, command_in, printed};
 use support::{Ended, Run, alive, in_role, signal, wait_until};
 use trellis_testing::{Folder, are_installed};
 
@@ -113,7 +113,7 @@ fn a_host_of_open_mpi_that_vanishes_is_named() {
     let mut run = mpirun_on_hosts(&lab, "barrier");
     run.wait_for_output("up ", 3);
     let parted = lab.ask("partition", &["c1,c2", "c3"]);
-    assert!(parted.status.success(), "{}", told(&parted));
+    assert!(parted.status.success(), "{}", printed(&parted));
     wait_until("node 1 names node 2", || run.standard_error().contains("node 2"));
 }
 
@@ -206,7 +206,7 @@ fn a_host_of_slurm_that_vanishes_is_named() {
     });
     run.wait_for_output("up ", 3);
     let parted = slurm.ask("partition", &["c1,c2", "c3"]);
-    assert!(parted.status.success(), "{}", told(&parted));
+    assert!(parted.status.success(), "{}", printed(&parted));
     wait_until("node 1 names node 2", || run.standard_error().contains("node 2"));
 }
 
@@ -238,7 +238,7 @@ fn trellis_run_takes_the_hosts_of_its_allocation() {
     // Each of several tasks would start a cluster of its own.
     let trellis = env!("CARGO_BIN_EXE_trellis");
     let tasks = slurm.inside("c1", &["srun", "-n", "2", trellis, "run", "true"]).output().expect("it can be started");
-    assert!(!tasks.status.success() && told(&tasks).contains("SLURM_STEP_NUM_TASKS=2: each of these tasks"));
+    assert!(!tasks.status.success() && printed(&tasks).contains("SLURM_STEP_NUM_TASKS=2: each of these tasks"));
 }
 
 #[test]

@@ -99,8 +99,8 @@ fn what_is_wrong_is_said() {
         (&["--scale", "4", "--root", "16"], "there is no vertex 16; the last one is 15"),
     ] {
         let output = program.output(arguments);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && told.contains(sentence), "{arguments:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && printed.contains(sentence), "{arguments:?}: {printed}");
     }
     assert!(program.output(&["--help"]).status.success());
 }
@@ -120,8 +120,8 @@ fn the_check_notices_what_is_wrong() {
         ("lost", "return degree(v) == 0 ? before[v] : 0;", "return degree(v) == 1 ? before[v] : 0;", ranks),
     ] {
         let output = Program::changed(from, to).output(&["--scale", "8", "--check"]);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && told.contains(sentence), "{name}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && printed.contains(sentence), "{name}: {printed}");
     }
 }
 
@@ -134,10 +134,10 @@ fn its_heap_may_lie_in_a_store() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(["store", "run", "--store", &store, "--cache", "1MiB", "--"]).arg(program.path()).args(arguments);
     let stored = command.output().expect("it can be started");
-    let told = String::from_utf8_lossy(&stored.stderr);
-    if told.contains("the compiler's parts") {
-        skip(test, Need::Part, told);
+    let printed = String::from_utf8_lossy(&stored.stderr);
+    if printed.contains("the compiler's parts") {
+        skip(test, Need::Part, printed);
         return;
     }
-    assert_eq!(results(&stored), program.said(&arguments), "{told}");
+    assert_eq!(results(&stored), program.said(&arguments), "{printed}");
 }

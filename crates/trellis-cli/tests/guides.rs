@@ -553,8 +553,8 @@ impl Machines {
         let deadline = Instant::now() + LONG;
         loop {
             // Into a file: lasting commands may print at any moment.
-            let (status, told) = self.shell(Place::Host(CONTROLLER)).run(&format!("{asked} > status.json"));
-            assert_eq!(status, 0, "{told:?}");
+            let (status, printed) = self.shell(Place::Host(CONTROLLER)).run(&format!("{asked} > status.json"));
+            assert_eq!(status, 0, "{printed:?}");
             let said = std::fs::read_to_string(self.folder.file("status.json")).expect("it was written");
             let found: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
             if is_so(&found) {

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::hosts::{Hosts, command_in, told};
+use support::hosts::{Hosts, command_in, printed};
 use support::{Run, command, signal, start, start_role, wait_until};
 use trellis_testing::Folder;
 
@@ -277,7 +277,7 @@ fn files_and_records_of_all_hosts_are_here() {
     assert!(written.contains("sum 1\n"), "{written}");
     assert!(run.stderr.contains("node 0          node 1"), "{run:?}");
     let report = command(&["report", &record]).output().expect("the command can be started");
-    assert!(report.status.success(), "{}", told(&report));
+    assert!(report.status.success(), "{}", printed(&report));
     assert_eq!(fs::read_dir(&record).expect("a folder").filter_map(Result::ok).count(), 3, "two records and a report");
 }
 
@@ -459,7 +459,7 @@ fn doctor_measures_the_way_between_all_hosts_and_names_those_that_are_not_there(
     let status = lab.status();
     let prefix = status["hosts"][2]["prefix"].as_str().expect("a prefix");
     let closed = lab.ask("run", &["c2", "--", "ip", "-6", "route", "add", "unreachable", prefix]);
-    assert!(closed.status.success(), "{}", told(&closed));
+    assert!(closed.status.success(), "{}", printed(&closed));
     let doctor = |more: &[&str]| {
         let mut command = lab.task("run", &["c1", "--", env!("CARGO_BIN_EXE_trellis"), "doctor", "--ssh", &lab.ssh]);
         command.args(more);
@@ -488,7 +488,7 @@ fn a_firewall_between_two_hosts_is_named() {
     let status = lab.status();
     let prefix = status["hosts"][2]["prefix"].as_str().expect("a prefix");
     let closed = lab.ask("run", &["c2", "--", "ip", "-6", "route", "add", "unreachable", prefix]);
-    assert!(closed.status.success(), "{}", told(&closed));
+    assert!(closed.status.success(), "{}", printed(&closed));
     let run = Run::start(lab.run(&["--hosts", "c2,c3", "echo", "started"])).finish();
     assert_eq!(run.code, Some(71), "{run:?}");
     assert!(run.stderr.contains("host c2 does not reach host c3 at ["), "{run:?}");

@@ -23,8 +23,8 @@ const READS: usize = 32;
 
 /// The hot pages in the controller's status.
 fn replicas(rack: &Rack) -> Vec<Value> {
-    let told = rack.ask(&["status", "--json"]);
-    let status: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
+    let printed = rack.ask(&["status", "--json"]);
+    let status: Value = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
     status["replicas"].as_array().cloned().unwrap_or_default()
 }
 

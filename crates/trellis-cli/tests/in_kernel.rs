@@ -487,7 +487,7 @@ fn who_answers_is_said_and_what_is_missing() {
         child.wait().expect("it ended");
     };
     let (child, line) = serve(server, &["--in-kernel", "off"]);
-    assert!(line.ends_with("/48 at port 5000, all by this process (as told)\n"), "{line}");
+    assert!(line.ends_with("/48 at port 5000, all by this process (as printed)\n"), "{line}");
     end(child);
     let (child, line) = serve(server, &["--device", "none0"]);
     let why = "all by this process (cannot put the program of the memory server at none0: ";
@@ -495,10 +495,10 @@ fn who_answers_is_said_and_what_is_missing() {
     end(child);
     let (child, line) = serve(server, &["--device", "none0", "--in-kernel", "on"]);
     let output = child.wait_with_output().expect("it ended");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((line.as_str(), output.status.code()), ("", Some(71)), "{told}");
-    assert!(told.contains("cannot put the program of the memory server at none0: "), "{told}");
-    assert!(told.contains("; answering in the kernel takes root, Linux 6.6 and an interface"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((line.as_str(), output.status.code()), ("", Some(71)), "{printed}");
+    assert!(printed.contains("cannot put the program of the memory server at none0: "), "{printed}");
+    assert!(printed.contains("; answering in the kernel takes root, Linux 6.6 and an interface"), "{printed}");
 }
 
 #[test]

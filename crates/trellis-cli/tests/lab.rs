@@ -26,7 +26,7 @@ impl Lab {
     fn up_in(name: &str, more: &[&str], folder: &Path) -> Lab {
         let lab = Lab { name: format!("{name}-{}", std::process::id()) };
         let output = lab.command("up", more).current_dir(folder).output().expect("the command can be started");
-        assert!(output.status.success(), "{}", told(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         lab
     }
 
@@ -42,7 +42,7 @@ impl Lab {
 
     fn status(&self) -> Value {
         let output = self.ask("status", &["--json"]);
-        assert!(output.status.success(), "{}", told(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
@@ -61,7 +61,7 @@ impl Lab {
         let address = self.host(to)["address"].as_str().expect("an address").to_owned();
         let script = format!("echo hello > /dev/udp/{address}/5000");
         let output = self.ask("run", &[from, "--", "bash", "-c", &script]);
-        assert!(output.status.success(), "{}", told(&output));
+        assert!(output.status.success(), "{}", printed(&output));
     }
 
     /// Starts something that does not end by itself, and waits until it is in the host.
@@ -89,7 +89,7 @@ impl Drop for Lab {
     }
 }
 
-fn told(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
@@ -148,7 +148,7 @@ fn a_lab_carries_packets_and_is_divided_and_healed() {
         assert!(lab.ask("faults", &["drop=100%"]).status.success());
         lab.send("c1", "s2");
         wait_until("it is lost", || lab.count("c1", "dropped") == 1);
-        let text = told(&lab.ask("status", &[]));
+        let text = printed(&lab.ask("status", &[]));
         assert!(text.contains("faults: drop=100%") && text.contains("\nc1 "), "{text}");
     }
 }
@@ -165,9 +165,9 @@ fn a_lab_runs_commands_and_ends_with_their_status() {
         assert_eq!(code(&["x1", "--", "true"]), Some(1));
         let output = lab.ask("run", &["s2", "--", "sh", "-c", "echo $TRELLIS_LAB $TRELLIS_LAB_HOST $TRELLIS_PREFIX"]);
         let prefix = lab.host("s2")["prefix"].as_str().expect("a prefix").to_owned();
-        assert_eq!(told(&output), format!("{} s2 {prefix}\n", lab.name));
+        assert_eq!(printed(&output), format!("{} s2 {prefix}\n", lab.name));
         let mut running = [lab.start("s1"), lab.start("s1"), lab.start("s2")];
-        let killed = told(&lab.ask("kill", &["s1"]));
+        let killed = printed(&lab.ask("kill", &["s1"]));
         assert_eq!(killed, "s1: 2 processes\n");
         let ended: Vec<_> = running[..2].iter_mut().map(|child| child.wait().expect("ended").code()).collect();
         assert_eq!(ended, [Some(128 + 9); 2]);
@@ -196,7 +196,7 @@ fn a_host_has_its_own_name_mounts_and_temporary_files() {
         let lab = Lab::up("own", way);
         let run = |host: &str, script: &str| {
             let output = lab.command("run", &[host, "--", "sh", "-c", script]).current_dir("/").output();
-            told(&output.expect("it can be started"))
+            printed(&output.expect("it can be started"))
         };
         assert_eq!(run("c2", "uname -n; cat /etc/hostname"), "c2\nc2\n");
         let address = lab.host("s1")["address"].as_str().expect("an address").to_owned();
@@ -221,7 +221,7 @@ fn a_host_has_its_own_name_mounts_and_temporary_files() {
         let elsewhere = lab.command("run", &["c1", "--", "true"]).current_dir(folder.path()).output();
         let elsewhere = elsewhere.expect("it can be started");
         let place = folder.path().display().to_string();
-        assert!(elsewhere.status.code() == Some(71) && told(&elsewhere).contains(&place), "{}", told(&elsewhere));
+        assert!(elsewhere.status.code() == Some(71) && printed(&elsewhere).contains(&place), "{}", printed(&elsewhere));
     }
 }
 
@@ -258,7 +258,9 @@ fn hosts_find_what_lies_below_tmp_where_the_lab_is_started() {
         let lab = Lab::up_in("below", way, folder.path());
         let read = |file: &Path| {
             let file = file.display().to_string();
-            told(&lab.command("run", &["c1", "--", "cat", &file]).current_dir("/").output().expect("it can be started"))
+            printed(
+                &lab.command("run", &["c1", "--", "cat", &file]).current_dir("/").output().expect("it can be started"),
+            )
         };
         assert_eq!(read(&program), "here");
         assert!(read(&elsewhere).contains("No such file"));
@@ -272,14 +274,14 @@ fn a_lab_leaves_nothing_however_it_ends() {
         let lab = Lab::up("ends", way);
         assert!(lab.is_listed());
         let again = lab.ask("up", way);
-        assert_eq!(again.status.code(), Some(1), "{}", told(&again));
+        assert_eq!(again.status.code(), Some(1), "{}", printed(&again));
         let mut running = lab.start("c1");
         assert!(lab.ask("down", &[]).status.success());
         assert_eq!(running.wait().expect("ended").code(), Some(128 + 9));
         assert!(!lab.is_listed());
         let gone = lab.ask("status", &[]);
         assert_eq!(gone.status.code(), Some(1));
-        assert!(told(&gone).contains("there is no lab"), "{}", told(&gone));
+        assert!(printed(&gone).contains("there is no lab"), "{}", printed(&gone));
         // The same name is free again; this time the init process crashes.
         assert!(lab.ask("up", way).status.success());
         let mut running = lab.start("c1");
@@ -302,7 +304,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         };
         let done = |arguments: &[&str]| {
             let output = switch(arguments);
-            assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+            assert!(output.status.success(), "{arguments:?}: {}", printed(&output));
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let prefix = lab.host("s1")["prefix"].as_str().expect("a prefix").to_owned();
@@ -349,17 +351,17 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             (&["copy", &prefix, "--classes", "writing"], 2, "accepted: reading"),
         ] {
             let output = switch(arguments);
-            assert!(output.status.code() == Some(code) && told(&output).contains(sentence), "{}", told(&output));
+            assert!(output.status.code() == Some(code) && printed(&output).contains(sentence), "{}", printed(&output));
         }
         for words in [&["route", "fd00::/48", "99"][..], &["redirect", "fd00::", "99"], &["copy", "fd00::/48", "99"]] {
             let refused = switch(words);
             assert_eq!(refused.status.code(), Some(1));
-            assert!(told(&refused).contains("nothing is plugged in at port 99"), "{}", told(&refused));
+            assert!(printed(&refused).contains("nothing is plugged in at port 99"), "{}", printed(&refused));
         }
         // It forgets its entries, and goes on.
         assert!(lab.ask("restart", &[]).status.success());
         let forgotten = switch(&["redirect", &page]);
-        assert!(forgotten.status.code() == Some(1) && told(&forgotten).contains("has no redirect"));
+        assert!(forgotten.status.code() == Some(1) && printed(&forgotten).contains("has no redirect"));
         assert!(runs().is_empty());
         lab.send("c1", "s1");
         wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
@@ -370,7 +372,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             drop(reader);
             let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
             let output = command.args(words).arg(&lab.name).stdout(writer).output().expect("it starts");
-            assert!(output.status.code() == Some(141) && output.stderr.is_empty(), "{words:?}: {}", told(&output));
+            assert!(output.status.code() == Some(141) && output.stderr.is_empty(), "{words:?}: {}", printed(&output));
         }
         // If the switch cannot restart, the lab reports that and keeps everything that runs in it.
         let mut child = lab.start("s1");
@@ -379,7 +381,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         assert_eq!((lab.status()["is_without_switch"].clone(), lab.processes("s1")), (Value::Bool(true), 1));
         let again = "lab restart` tries once more";
         for (task, arguments) in [("status", &[][..]), ("faults", &["drop=1%"]), ("partition", &["c1"])] {
-            assert!(told(&lab.ask(task, arguments)).contains(again), "{task}");
+            assert!(printed(&lab.ask(task, arguments)).contains(again), "{task}");
         }
         assert!(lab.ask("down", &[]).status.success());
         // Its command ended with the lab.
@@ -428,11 +430,11 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
     };
     let script = "coproc RUN --control socket; read line <&\"${COPROC[0]}\"; kill -TERM $COPROC_PID; wait $!";
     let output = run(script);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(!folder.join("socket").exists());
     std::fs::write(folder.join("letter"), "dear").expect("written");
     let output = run("RUN --control letter");
-    assert!(output.status.code() == Some(71) && told(&output).contains("is not a socket"), "{}", told(&output));
+    assert!(output.status.code() == Some(71) && printed(&output).contains("is not a socket"), "{}", printed(&output));
     assert_eq!(std::fs::read_to_string(folder.join("letter")).expect("it is there"), "dear");
 }
 
@@ -476,7 +478,7 @@ fn a_switch_that_this_build_lacks_names_the_next_step() {
     for output in refused {
         let sentence = "this build was made without the switch openflow; `cargo xtask install --prefix PREFIX \
                         --features openflow` installs one that has it";
-        assert!(output.status.code() == Some(78) && told(&output).contains(sentence), "{}", told(&output));
+        assert!(output.status.code() == Some(78) && printed(&output).contains(sentence), "{}", printed(&output));
     }
     assert!(!lab.is_listed());
 }
@@ -497,8 +499,8 @@ fn a_lab_that_cannot_be_is_refused() {
         (&["--redirects", "0"], 2, "invalid value"),
     ] {
         let output = lab.ask("up", arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", told(&output));
-        assert!(told(&output).contains(part), "{arguments:?}: {}", told(&output));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", printed(&output));
+        assert!(printed(&output).contains(part), "{arguments:?}: {}", printed(&output));
         assert!(!lab.is_listed(), "{arguments:?}");
     }
 }

@@ -42,11 +42,11 @@ fn run(lab: &Lab, host: &str, test: &str, object: &str, rounds: u64) -> Child {
 }
 
 /// The output of a process that ended well.
-fn told(child: Child) -> String {
+fn printed(child: Child) -> String {
     let output = child.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    told
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    printed
 }
 
 fn good<T>(result: Result<T, RemoteError>) -> T {
@@ -144,12 +144,12 @@ fn counted(lab: &Lab, what: &str) -> u64 {
 }
 
 fn both_count(lab: &Lab, rounds: u64) {
-    let made = told(run(lab, "c1", "who_makes_the_object", "", 0));
+    let made = printed(run(lab, "c1", "who_makes_the_object", "", 0));
     let object = made.lines().find_map(|line| line.split_once("made ")).expect("it says which").1.trim().to_owned();
     let clients = ["c1", "c2"].map(|host| run(lab, host, "who_increments", &object, rounds));
-    clients.into_iter().for_each(|client| drop(told(client)));
-    let told = told(run(lab, "c2", "who_makes_the_object", &object, 0));
-    assert!(told.contains(&format!("counted [{rounds}, {rounds}]")), "{told}");
+    clients.into_iter().for_each(|client| drop(printed(client)));
+    let printed = printed(run(lab, "c2", "who_makes_the_object", &object, 0));
+    assert!(printed.contains(&format!("counted [{rounds}, {rounds}]")), "{printed}");
     for what in ["granted", "redirected"] {
         assert!(counted(lab, what) > 0, "the switch has {what} nothing");
     }

@@ -60,8 +60,8 @@ fn a_server_is_drained_while_clients_work_and_stays_so() {
         rack.ask_until_it_can_be(&["drain", s1, "--no-wait"]);
         rack.kill(CONTROLLER);
         rack.control(1);
-        let told = rack.ask_until_it_can_be(&["drain", s1]);
-        assert!(told.ends_with(": nothing is left; it may be ended\n"), "{told}");
+        let printed = rack.ask_until_it_can_be(&["drain", s1]);
+        assert!(printed.ends_with(": nothing is left; it may be ended\n"), "{printed}");
         assert_ne!(rack.range("s1")["home"], number(&rack.lab, "s1").0);
         rack.kill("s1");
         let output = rack.try_to_ask(&["move", s2, s1]);
@@ -118,8 +118,8 @@ fn a_drain_and_a_directive_that_were_answered_outlive_the_controller() {
 #[test]
 fn pages_go_and_come_home_with_the_command_while_clients_work() {
     in_use("pages_go_and_come_home_with_the_command_while_clients_work", |rack, [s1, s2, s3]| {
-        let told = rack.ask_until_it_can_be(&["move", s1, s2, "--pages", "4-11", "--wait"]);
-        assert!(told.contains(": pages 4 to 11 are at host ") && told.ends_with(" s\n"), "{told}");
+        let printed = rack.ask_until_it_can_be(&["move", s1, s2, "--pages", "4-11", "--wait"]);
+        assert!(printed.contains(": pages 4 to 11 are at host ") && printed.ends_with(" s\n"), "{printed}");
         let part = |rack: &Rack| {
             let status = rack.status();
             let ranges = status["ranges"].as_array().expect("a list").clone();

@@ -58,14 +58,18 @@ fn a_working_set_of_four_caches_is_the_same_over_a_bad_network() {
     for options in ["object=4MiB", "object=256KiB&piece=8192"] {
         let store = format!("memory-server:{servers}?{options}");
         let remote = store_run(&lab, &store, &program, &["8MiB"]).output().expect("it can be started");
-        let told = String::from_utf8_lossy(&remote.stderr);
-        assert!(remote.status.success(), "{store}: {}: {told}", remote.status);
-        assert_eq!(String::from_utf8_lossy(&remote.stdout), String::from_utf8_lossy(&alone.stdout), "{store}: {told}");
-        let fetched: u64 = told
+        let printed = String::from_utf8_lossy(&remote.stderr);
+        assert!(remote.status.success(), "{store}: {}: {printed}", remote.status);
+        assert_eq!(
+            String::from_utf8_lossy(&remote.stdout),
+            String::from_utf8_lossy(&alone.stdout),
+            "{store}: {printed}"
+        );
+        let fetched: u64 = printed
             .split_once(" fetched (")
             .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
-            .unwrap_or_else(|| panic!("{told}"));
-        assert!(fetched > 2048, "it does not fit here: {told}");
+            .unwrap_or_else(|| panic!("{printed}"));
+        assert!(fetched > 2048, "it does not fit here: {printed}");
     }
 }
 
@@ -89,12 +93,12 @@ fn a_server_that_is_killed_ends_the_program_with_a_sentence() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let output = child.wait_with_output().expect("it ended");
-    let told = String::from_utf8_lossy(&output.stderr);
-    let sentence = told.lines().find(|line| line.starts_with("trellis: ")).unwrap_or_default();
-    assert_eq!(output.status.code(), Some(70), "{told}");
-    assert!(sentence.contains("of this program's memory, 0x2000"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let sentence = printed.lines().find(|line| line.starts_with("trellis: ")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(70), "{printed}");
+    assert!(sentence.contains("of this program's memory, 0x2000"), "{printed}");
     // By default it would be 10 s.
-    assert!((3.0..10.0).contains(&with_servers::seconds_without_answer(sentence, &second)), "{told}");
+    assert!((3.0..10.0).contains(&with_servers::seconds_without_answer(sentence, &second)), "{printed}");
 }
 
 #[test]
@@ -112,18 +116,22 @@ fn what_memory_servers_cannot_keep_is_said_before_the_program_starts() {
         ("memory-server:anywhere?object=3", &[], "object=3 is not possible"),
     ] {
         let output = run(store, more);
-        let told = String::from_utf8_lossy(&output.stderr);
-        if told.contains("the compiler's parts") {
-            return skip(test, Need::Part, told);
+        let printed = String::from_utf8_lossy(&output.stderr);
+        if printed.contains("the compiler's parts") {
+            return skip(test, Need::Part, printed);
         }
-        assert_eq!(output.status.code(), Some(78), "{told}");
-        assert!(told.starts_with("trellis: ") && told.contains(sentence), "{told}");
+        assert_eq!(output.status.code(), Some(78), "{printed}");
+        assert!(printed.starts_with("trellis: ") && printed.contains(sentence), "{printed}");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     let listed =
         command.args(["store", "ls", "--store", "memory-server:anywhere"]).output().expect("it can be started");
-    let told = String::from_utf8_lossy(&listed.stderr);
-    assert_eq!((listed.status.code(), told.contains("which nobody else can look at")), (Some(78), true), "{told}");
+    let printed = String::from_utf8_lossy(&listed.stderr);
+    assert_eq!(
+        (listed.status.code(), printed.contains("which nobody else can look at")),
+        (Some(78), true),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -131,7 +139,7 @@ fn a_run_whose_host_has_no_addresses_says_so_once() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(["run", "-n", "3", "--home", "memory-server", "--memory-server", "fd12:3456:7::/48", "true"]);
     let output = command.env_remove("TRELLIS_PREFIX").output().expect("it can be started");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), told.lines().count()), (Some(78), 1), "{told}");
-    assert!(told.contains("add --set prefix=PREFIX, or set TRELLIS_PREFIX"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), printed.lines().count()), (Some(78), 1), "{printed}");
+    assert!(printed.contains("add --set prefix=PREFIX, or set TRELLIS_PREFIX"), "{printed}");
 }

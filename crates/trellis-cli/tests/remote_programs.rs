@@ -64,10 +64,10 @@ impl Work {
 
     /// Checks that its results are the same, and that its memory was elsewhere.
     fn compare(&self, output: &Output) {
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(results(output), self.results, "{:?}: {told}", self.command);
-        let fetched = told.split_once(" fetched (").and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
-        assert!(fetched.is_some_and(|pages: u64| pages > 512), "{:?} has all of it here: {told}", self.command);
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(results(output), self.results, "{:?}: {printed}", self.command);
+        let fetched = printed.split_once(" fetched (").and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+        assert!(fetched.is_some_and(|pages: u64| pages > 512), "{:?} has all of it here: {printed}", self.command);
     }
 }
 
@@ -259,11 +259,11 @@ fn a_run_ends_with_the_name_of_its_memory_server_that_is_killed() {
     let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
     kill_in_the_midst(&lab, "s2", &mut run);
     let output = run.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(70), "{told}");
-    assert!(told.contains(&format!("of the region cannot be had at memory server {second}: ")), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(70), "{printed}");
+    assert!(printed.contains(&format!("of the region cannot be had at memory server {second}: ")), "{printed}");
     // By default it would be 10 s.
-    assert!((3.0..10.0).contains(&with_servers::seconds_without_answer(&told, &second.to_string())), "{told}");
+    assert!((3.0..10.0).contains(&with_servers::seconds_without_answer(&printed, &second.to_string())), "{printed}");
 }
 
 #[test]

@@ -82,9 +82,9 @@ fn both_clients_are_right(test: &str, name: &str, more: &[&str], rounds: u32) {
     let clients = ["c1", "c2"].map(|host| client(&lab, host, rounds));
     for (client, host) in clients.into_iter().zip(["host 0x1", "host 0x2"]) {
         let output = client.wait_with_output().expect("it ends");
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(told.contains(&format!("{host} kept 0 of its server's memory")), "{told}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(printed.contains(&format!("{host} kept 0 of its server's memory")), "{printed}");
     }
 }
 
@@ -115,8 +115,8 @@ fn what_is_no_memory_or_no_prefix_is_one_sentence() {
     ] {
         let output =
             Command::new(env!("CARGO_BIN_EXE_trellis")).arg("serve").args(arguments).output().expect("it runs");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(code) && told.contains(sentence), "{arguments:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && printed.contains(sentence), "{arguments:?}: {printed}");
     }
 }
 
@@ -137,7 +137,7 @@ fn what_does_not_fit_a_controller_is_one_sentence() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
         command.args(["serve", "--memory", "8KiB", "--prefix", "fd12:3456:7::/48"]).args(arguments);
         let output = command.output().expect("it runs");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(code) && told.contains(sentence), "{arguments:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && printed.contains(sentence), "{arguments:?}: {printed}");
     }
 }

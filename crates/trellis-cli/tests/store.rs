@@ -273,13 +273,13 @@ fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(["store", "run", "--store", store, "--cache", cache, "--"]).arg(program).args(arguments);
     let stored = command.output().expect("it can be started");
-    let told = String::from_utf8_lossy(&stored.stderr);
-    if told.contains("the compiler's parts") {
-        skip(test, Need::Part, told);
+    let printed = String::from_utf8_lossy(&stored.stderr);
+    if printed.contains("the compiler's parts") {
+        skip(test, Need::Part, printed);
         return;
     }
-    assert!(stored.status.success(), "{}: {told}", stored.status);
-    assert_eq!(String::from_utf8_lossy(&stored.stdout), String::from_utf8_lossy(&alone.stdout), "{told}");
+    assert!(stored.status.success(), "{}: {printed}", stored.status);
+    assert_eq!(String::from_utf8_lossy(&stored.stdout), String::from_utf8_lossy(&alone.stdout), "{printed}");
     let listed = start_command(&["store", "ls", "--store", store]).finish();
     assert!(store.starts_with("embedded:") || listed.stdout.starts_with("no regions"), "{listed:?}");
 }

@@ -58,9 +58,9 @@ tests_of! {
 #[test]
 fn the_command_says_that_it_has_them() {
     for arguments in [&["store", "--help"][..], &["doctor"]] {
-        let told = start_command(arguments).finish().stdout;
+        let printed = start_command(arguments).finish().stdout;
         let all = "embedded, embedded-durable, redis, etcd, bigtable, spanner, datastore";
-        assert!(told.contains(all) && !told.contains("--features etcd"), "{told}");
+        assert!(printed.contains(all) && !printed.contains("--features etcd"), "{printed}");
     }
 }
 

@@ -5,7 +5,7 @@ use crate::svg::{self, Anchor, Picture};
 /// The range of one axis, and its scale.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What the axis shows, with its unit.
+    /// The quantity on the axis, with its unit.
     pub title: String,
     low: f64,
     high: f64,
@@ -135,7 +135,7 @@ pub struct Plot {
     pub across: Axis,
     /// The vertical axis.
     pub up: Axis,
-    /// What is drawn.
+    /// The series.
     pub series: Vec<Series>,
     /// A sentence below the plot.
     pub note: String,

@@ -27,7 +27,7 @@ pub fn say_ready() {
 }
 
 fn say_state(state: sd_notify::NotifyState<'_>) {
-    // A manager that cannot be told must not keep the service from serving, or from ending.
+    // A manager that does not get the message must not keep the service from serving, or from ending.
     let _ = sd_notify::notify(false, &[state]);
 }
 
@@ -82,7 +82,7 @@ impl Ends {
         self.make(|| begin().map(|(service, ends)| (service, Stop::Service(Box::new(ends)))))
     }
 
-    /// The same for a service that still waits for another program: the function that `prepare` returns removes what others
+    /// Begins a service that still waits for another program: the function that `prepare` returns removes what others
     /// can see, and the first signal ends the process after that call as without a handler.
     ///
     /// # Errors
@@ -165,12 +165,12 @@ impl PassedOn {
 
 /// A set of signals, or the mask of a thread.
 ///
-/// What it does to the mask of the calling thread is one system call, which is allowed between fork and exec.
+/// A change of the calling thread's mask is one system call, which is allowed between fork and exec.
 #[derive(Clone, Copy)]
 pub(crate) struct SignalSet(pub(crate) libc::sigset_t);
 
 impl SignalSet {
-    /// The set of these signals, which must be signals that there are.
+    /// The set of these signals, which must exist.
     pub(crate) fn of(signals: impl IntoIterator<Item = i32>) -> SignalSet {
         // SAFETY: the set is plain data that the C library fills before it is read.
         unsafe {

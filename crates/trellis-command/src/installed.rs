@@ -59,7 +59,7 @@ pub fn executable(name: &str) -> Option<PathBuf> {
     own_folder().map(|own| own.join(name)).filter(|file| file.is_file())
 }
 
-/// Places relative to the folder of this command; some distributions keep libraries of 64 bits apart.
+/// Places relative to the folder of this command. Some distributions have a folder for 64-bit libraries.
 fn beside_command(places: &[&str]) -> Vec<PathBuf> {
     own_folder().map(|own| places.iter().map(|place| own.join(place)).collect()).unwrap_or_default()
 }
@@ -67,7 +67,7 @@ fn beside_command(places: &[&str]) -> Vec<PathBuf> {
 /// The folder with the pass and the runtime archives.
 pub fn compiler_folder() -> Result<PathBuf, Failure> {
     let candidates: Vec<PathBuf> = match std::env::var_os("TRELLIS_COMPILER_DIRECTORY") {
-        Some(told) => vec![told.into()],
+        Some(named) => vec![named.into()],
         None => beside_command(&["trellis", "../lib/trellis", "../lib64/trellis"]),
     };
     candidates
@@ -87,10 +87,10 @@ pub fn compiler_folder() -> Result<PathBuf, Failure> {
         })
 }
 
-/// Where libraries may lie.
+/// The folders in which libraries may lie.
 fn library_folders() -> Vec<PathBuf> {
     match std::env::var_os("TRELLIS_LIBRARY_DIRECTORY") {
-        Some(told) => vec![told.into()],
+        Some(named) => vec![named.into()],
         None => beside_command(&["", "../lib", "../lib64"]),
     }
 }
@@ -116,7 +116,7 @@ pub fn library_folder() -> Result<PathBuf, Failure> {
 
 /// A library that is loaded first, such as [`CALLS`], if it is installed.
 pub fn loaded_first(name: &str) -> Option<PathBuf> {
-    // Where cargo builds, it lies among the dependencies if it was not asked for by name.
+    // In a build by cargo, it lies among the dependencies if it was not named on the command line.
     let folders = library_folders().into_iter().chain(own_folder().map(|own| own.join("deps")));
     folders.map(|folder| folder.join(name)).find_map(|file| file.canonicalize().ok())
 }

@@ -70,11 +70,12 @@ impl Scratch {
     }
 }
 
-/// Removes the folders that nobody uses any more.
+/// Removes the folders that are no longer in use.
 fn sweep(parent: &Path, prefix: &str) {
     let is_ours = |name: OsString| name.to_str().is_some_and(|name| name.starts_with(prefix));
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        // A link is not followed. What cannot be inspected or removed belongs to others, and no result depends on it.
+        // A link is not followed. A folder that cannot be inspected or removed belongs to another user, and no result
+        // depends on it.
         if !is_ours(entry.file_name()) || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }

@@ -1,11 +1,11 @@
-//! What a function of the C library answers if it does not exist.
+//! The answers of functions that this C library does not have.
 
 /// An answer of the C library.
 pub trait Answer: Copy {
-    /// That of a function which this C library lacks.
+    /// The answer of a function that this C library does not have.
     const MISSING: Self;
 
-    /// Whether it says that the call did what it should.
+    /// Whether it reports success.
     fn is_good(self) -> bool;
 }
 

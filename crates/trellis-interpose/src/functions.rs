@@ -23,7 +23,7 @@ macro_rules! functions {
                 return unsafe { real($($argument),*) };
             }
 
-            /// Apart, so that the stack of a call without shared memory stays small.
+            /// A function of its own, so that a call without shared memory needs little stack.
             #[cold]
             #[inline(never)]
             fn with_private_memory(
@@ -50,8 +50,8 @@ macro_rules! functions {
         $crate::functions!(@@ $name ($($argument: $type),*) $result, |real| $($answer)*(real, $($argument),*));
     };
     (@@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, |$real:ident| $body:expr) => {
-        /// The answer has no name of the C library: whoever takes its address gets this one, and not that of a library that
-        /// was loaded before.
+        /// The answer has no name of the C library, so its address is that of this function, and not that of one in a
+        /// library that was loaded before.
         #[allow(non_snake_case, reason = "it has the name of its function")]
         pub(crate) mod $name {
             #[allow(unused_imports, reason = "some rows use nothing but their own arguments")]

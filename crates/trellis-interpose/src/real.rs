@@ -1,4 +1,4 @@
-//! The functions that the program meant: those of the next library that has them.
+//! The functions that were replaced: those of the next library that has them.
 //!
 //! Promises: a function is looked up once. All are looked up when the library is loaded, because dlsym(3) must not be
 //! called in a signal handler.
@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of the C library's function of a name.
+/// The address of the C library's function with a name.
 pub struct Real {
     /// With a zero byte at its end.
     name: &'static str,

@@ -17,12 +17,12 @@ macro_rules! marks {
             use super::*;
             suite!($catcher;
                 a_store_is_noted_and_is_no_fault
-                what_nobody_stored_to_is_never_told
+                a_page_without_stores_is_never_marked
                 held_pages_far_apart_are_all_looked_at
                 write_pages_count_as_stored_to
                 stores_of_system_calls_are_noted
                 pages_larger_than_the_kernels
-                many_runs_are_told_once_each
+                many_runs_are_reported_once_each
                 both_ways_side_by_side
                 a_mark_survives_another_install
                 a_reclaimed_page_counts_as_stored_to
@@ -75,38 +75,38 @@ fn marked(test: &str, plan: Plan) -> Option<World> {
     Some(world)
 }
 
-fn told(region: &Region, page: usize, count: usize) -> Vec<(usize, usize)> {
+fn reported(region: &Region, page: usize, count: usize) -> Vec<(usize, usize)> {
     let mut runs = Vec::new();
     region.stored_to(page, count, &mut |first, count| runs.push((first, count))).expect("scanned");
     runs
 }
 
-fn all_told(world: &World) -> Vec<(usize, usize)> {
-    told(&world.region, 0, world.region.pages())
+fn all_reported(world: &World) -> Vec<(usize, usize)> {
+    reported(&world.region, 0, world.region.pages())
 }
 
 fn a_store_is_noted_and_is_no_fault(test: &str, catcher: Catcher) {
     let Some(world) = marked(test, Plan::of(catcher)) else { return };
     assert_eq!(world.load(3 * PAGE), 0);
     assert_eq!(world.faults(), [read_of(3)], "a page that is not held faults as ever");
-    assert_eq!(all_told(&world), [], "a page that was installed is clean");
+    assert_eq!(all_reported(&world), [], "a page that was installed is clean");
     world.store(3 * PAGE + 9, 1);
     assert_eq!(world.faults(), [], "a store to a readable page is no fault");
-    assert_eq!(all_told(&world), [(3, 1)]);
-    assert_eq!(all_told(&world), [(3, 1)], "looking changes nothing");
+    assert_eq!(all_reported(&world), [(3, 1)]);
+    assert_eq!(all_reported(&world), [(3, 1)], "looking changes nothing");
     assert_eq!(world.privileged_load(3 * PAGE + 9), 1);
 
     world.region.downgrade(3, 1).expect("downgraded");
-    assert_eq!(all_told(&world), [], "a downgraded page is clean");
+    assert_eq!(all_reported(&world), [], "a downgraded page is clean");
     assert_eq!(world.load(3 * PAGE + 9), 1);
-    assert_eq!(all_told(&world), [], "a load is not a store");
+    assert_eq!(all_reported(&world), [], "a load is not a store");
     world.store(3 * PAGE, 2);
-    assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(3, 1)]));
+    assert_eq!((world.faults(), all_reported(&world)), (vec![], vec![(3, 1)]));
 
     world.withdraw(3, 1, Access::None);
-    assert_eq!(all_told(&world), [], "a revoked page leaves no report");
+    assert_eq!(all_reported(&world), [], "a revoked page leaves no report");
     assert_eq!(world.load(3 * PAGE), 2);
-    assert_eq!((world.faults(), all_told(&world)), (vec![read_of(3)], vec![]), "installed again it is clean");
+    assert_eq!((world.faults(), all_reported(&world)), (vec![read_of(3)], vec![]), "installed again it is clean");
 }
 
 fn held_pages_far_apart_are_all_looked_at(test: &str, catcher: Catcher) {
@@ -114,28 +114,29 @@ fn held_pages_far_apart_are_all_looked_at(test: &str, catcher: Catcher) {
     // Gaps shorter than, as long as and longer than what is scanned along with its neighbours.
     let held = [0, 2, 18, 35, 53, 54, 120, world.region.pages() - 1];
     held.iter().for_each(|page| assert_eq!(world.load(page * PAGE), 0));
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     for (number, page) in held.iter().enumerate() {
         world.store(page * PAGE, 1);
-        let found: Vec<usize> = all_told(&world).into_iter().flat_map(|(first, count)| first..first + count).collect();
+        let found: Vec<usize> =
+            all_reported(&world).into_iter().flat_map(|(first, count)| first..first + count).collect();
         assert_eq!(found, held[..=number], "page {page}");
     }
 }
 
-fn what_nobody_stored_to_is_never_told(test: &str, catcher: Catcher) {
+fn a_page_without_stores_is_never_marked(test: &str, catcher: Catcher) {
     let Some(world) = marked(test, Plan::of(catcher)) else { return };
     let region = &world.region;
-    assert_eq!(all_told(&world), [], "no page is there yet");
+    assert_eq!(all_reported(&world), [], "no page is there yet");
     region.populate(0, 32).expect("there is memory");
     // SAFETY: the privileged view of a page that is not held, and of one that is.
     unsafe { region.privileged(5, 1).write_bytes(7, PAGE) };
     assert_eq!(world.load(6 * PAGE), 0);
     // SAFETY: the same.
     unsafe { region.privileged(6, 1).write_bytes(8, PAGE) };
-    assert_eq!(all_told(&world), [], "stores through the privileged view are nobody's");
+    assert_eq!(all_reported(&world), [], "stores through the privileged view are nobody's");
     assert_eq!((world.load(5 * PAGE), world.load(6 * PAGE)), (7, 8));
     region.prepare(7, 1).expect("there is memory");
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     // Revoked in each of the states.
     world.store(8 * PAGE, 1);
     world.load(9 * PAGE);
@@ -143,7 +144,7 @@ fn what_nobody_stored_to_is_never_told(test: &str, catcher: Catcher) {
     world.load(10 * PAGE);
     region.revoke(8, 3).expect("revoked");
     world.note(8, 3, Access::None);
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
 }
 
 fn write_pages_count_as_stored_to(test: &str, catcher: Catcher) {
@@ -152,14 +153,14 @@ fn write_pages_count_as_stored_to(test: &str, catcher: Catcher) {
     world.region.install(6, 1, Access::Read, true).expect("installed");
     world.note(4, 2, Access::Write);
     world.note(6, 1, Access::Read);
-    assert_eq!(all_told(&world), [(4, 2)]);
+    assert_eq!(all_reported(&world), [(4, 2)]);
     world.region.upgrade(6, 1).expect("upgraded");
-    assert_eq!(all_told(&world), [(4, 3)]);
-    assert_eq!(told(&world.region, 5, 1), [(5, 1)], "only what was asked for");
+    assert_eq!(all_reported(&world), [(4, 3)]);
+    assert_eq!(reported(&world.region, 5, 1), [(5, 1)], "only what was asked for");
     world.region.downgrade(4, 3).expect("downgraded");
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     world.store(40 * PAGE, 1);
-    assert_eq!((world.faults(), all_told(&world)), (vec![write_of(40)], vec![(40, 1)]));
+    assert_eq!((world.faults(), all_reported(&world)), (vec![write_of(40)], vec![(40, 1)]));
 }
 
 fn stores_of_system_calls_are_noted(test: &str, catcher: Catcher) {
@@ -170,7 +171,7 @@ fn stores_of_system_calls_are_noted(test: &str, catcher: Catcher) {
     // SAFETY: 1024 bytes of a page that is readable.
     let got = unsafe { libc::getrandom(world.at(PAGE).cast(), 1024, 0) };
     assert_eq!(got, 1024, "the kernel stores to a page under marks with every catcher");
-    assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(1, 1)]));
+    assert_eq!((world.faults(), all_reported(&world)), (vec![], vec![(1, 1)]));
 }
 
 fn pages_larger_than_the_kernels(test: &str, catcher: Catcher) {
@@ -181,28 +182,28 @@ fn pages_larger_than_the_kernels(test: &str, catcher: Catcher) {
     world.faults();
     for kernel_page in 0..16 {
         world.store(3 * LARGE + kernel_page * PAGE + 7, 1);
-        assert_eq!(all_told(&world), [(3, 1)], "kernel page {kernel_page}");
+        assert_eq!(all_reported(&world), [(3, 1)], "kernel page {kernel_page}");
         world.region.downgrade(3, 1).expect("downgraded");
     }
     // Apart inside one page, and the last of one with the first of the next.
     world.store(2 * LARGE, 1);
     world.store(2 * LARGE + 2 * PAGE, 1);
     world.store(2 * LARGE + 9 * PAGE, 1);
-    assert_eq!(all_told(&world), [(2, 1)], "a page is told once");
+    assert_eq!(all_reported(&world), [(2, 1)], "a page is reported once");
     world.store(4 * LARGE - 1, 1);
     world.store(5 * LARGE, 1);
-    assert_eq!(all_told(&world), [(2, 2), (5, 1)]);
+    assert_eq!(all_reported(&world), [(2, 2), (5, 1)]);
     assert_eq!(world.faults(), []);
 }
 
-fn many_runs_are_told_once_each(test: &str, catcher: Catcher) {
+fn many_runs_are_reported_once_each(test: &str, catcher: Catcher) {
     let Some(world) = marked(test, Plan { bytes: 1024 * PAGE, ..Plan::of(catcher) }) else { return };
     world.region.install(0, 1000, Access::Read, true).expect("installed");
     world.note(0, 1000, Access::Read);
     let stored = |page: &usize| page.is_multiple_of(3) || page % 100 == 1;
     (0..1000).filter(stored).for_each(|page| world.store(page * PAGE + 8, 1));
     assert_eq!(world.faults(), []);
-    let runs = all_told(&world);
+    let runs = all_reported(&world);
     assert!(runs.len() > 256, "more than one request of the kernel's can answer");
     let pages: Vec<usize> = runs.iter().flat_map(|(first, count)| *first..first + count).collect();
     assert_eq!(pages, (0..1000).filter(stored).collect::<Vec<_>>());
@@ -215,23 +216,23 @@ fn both_ways_side_by_side(test: &str, catcher: Catcher) {
     region.detect(8, 8, Detection::Marks).expect("detected by marks");
     region.install(4, 16, Access::Read, true).expect("installed over both borders");
     world.note(4, 16, Access::Read);
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     (4..20).for_each(|page| world.store(page * PAGE, 1));
     let faulted: Vec<Fault> = (4..8).chain(16..20).map(write_of).collect();
     assert_eq!(world.faults(), faulted, "only pages without marks fault");
-    assert_eq!(all_told(&world), [(4, 16)], "write pages and marked ones");
+    assert_eq!(all_reported(&world), [(4, 16)], "write pages and marked ones");
     region.downgrade(4, 16).expect("downgraded over both borders");
     world.note(4, 16, Access::Read);
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     region.upgrade(6, 4).expect("upgraded over a border");
     world.note(6, 4, Access::Write);
     world.store(7 * PAGE, 2);
     world.store(8 * PAGE, 2);
-    assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(6, 4)]));
+    assert_eq!((world.faults(), all_reported(&world)), (vec![], vec![(6, 4)]));
     region.wake(4, 16);
     region.revoke(4, 16).expect("revoked over both borders");
     world.note(4, 16, Access::None);
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     (4..20).for_each(|page| assert_eq!(world.load(page * PAGE), if page == 7 || page == 8 { 2 } else { 1 }));
     assert_eq!(world.faults(), (4..20).map(read_of).collect::<Vec<_>>());
 }
@@ -246,10 +247,10 @@ fn a_mark_survives_another_install(test: &str, catcher: Catcher) {
     // A fault that was answered already is answered again, beside pages that are new.
     world.region.install(1, 4, Access::Read, true).expect("installed");
     world.note(1, 4, Access::Read);
-    assert_eq!(all_told(&world), [(2, 1), (4, 1)], "nor does a clean page get a mark");
+    assert_eq!(all_reported(&world), [(2, 1), (4, 1)], "nor does a clean page get a mark");
     world.faults();
     (1..5).for_each(|page| world.store(page * PAGE, 2));
-    assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(1, 4)]));
+    assert_eq!((world.faults(), all_reported(&world)), (vec![], vec![(1, 4)]));
 }
 
 /// The kernel takes pages out of the page table when memory is short, and with them what it knew about stores.
@@ -262,11 +263,11 @@ fn a_reclaimed_page_counts_as_stored_to(test: &str, catcher: Catcher) {
     world.faults();
     // SAFETY: does to the page table what reclaim does; the bytes stay in the file.
     assert_eq!(unsafe { libc::madvise(world.at(4 * PAGE).cast(), PAGE, libc::MADV_DONTNEED) }, 0);
-    assert_eq!(all_told(&world), [(4, 1)], "what was stored is not forgotten");
+    assert_eq!(all_reported(&world), [(4, 1)], "what was stored is not forgotten");
     world.region.install(4, 1, Access::Read, false).expect("installed");
-    assert_eq!(all_told(&world), [(4, 1)], "nor when the page is there again");
+    assert_eq!(all_reported(&world), [(4, 1)], "nor when the page is there again");
     world.region.downgrade(4, 1).expect("downgraded");
-    assert_eq!((all_told(&world), world.load(4 * PAGE)), (vec![], 9));
+    assert_eq!((all_reported(&world), world.load(4 * PAGE)), (vec![], 9));
 }
 
 fn switching_keeps_bytes_and_access(test: &str, catcher: Catcher) {
@@ -284,11 +285,11 @@ fn switching_keeps_bytes_and_access(test: &str, catcher: Catcher) {
         world.note(16, 4, Access::Write);
         for round in 0..3 {
             region.detect(6, 20, Detection::Marks).expect("detected by marks");
-            assert_eq!(all_told(&world), [(16, 4)], "round {round}: write pages count as stored to");
+            assert_eq!(all_reported(&world), [(16, 4)], "round {round}: write pages count as stored to");
             (12..20).for_each(|page| assert_eq!(world.load(byte(page)), page as u8));
             assert_eq!(world.faults(), [], "round {round}: what was accessible still is");
             world.store(byte(13), 13);
-            assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(13, 1), (16, 4)]));
+            assert_eq!((world.faults(), all_reported(&world)), (vec![], vec![(13, 1), (16, 4)]));
             region.downgrade(13, 1).expect("downgraded");
             region.detect(6, 20, Detection::Marks).expect("asking twice is no error");
 
@@ -306,7 +307,7 @@ fn switching_keeps_bytes_and_access(test: &str, catcher: Catcher) {
         region.detect(8, 4, Detection::Marks).expect("detected by marks");
         world.store(byte(9), 99);
         region.detect(8, 4, Detection::Faults).expect("detected by faults");
-        assert_eq!(told(region, 8, 4), [(9, 1)]);
+        assert_eq!(reported(region, 8, 4), [(9, 1)]);
     }
 }
 
@@ -319,12 +320,12 @@ fn switching_piece_by_piece(test: &str, catcher: Catcher) {
     region.install(0, pages, Access::Read, true).expect("installed as one range");
     world.note(0, pages, Access::Read);
     (0..pages).for_each(|page| world.store(page * PAGE, page as u8));
-    assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(0, pages)]));
+    assert_eq!((world.faults(), all_reported(&world)), (vec![], vec![(0, pages)]));
     region.downgrade(0, pages).expect("downgraded as one range");
     for page in (0..pages).rev() {
         region.detect(page, 1, Detection::Faults).expect("detected by faults");
     }
-    assert_eq!(all_told(&world), []);
+    assert_eq!(all_reported(&world), []);
     region.revoke(0, pages).expect("revoked");
     region.install(0, pages, Access::Read, false).expect("installed as one range");
     (0..pages).for_each(|page| assert_eq!(world.load(page * PAGE), page as u8));

@@ -37,25 +37,25 @@ struct Memory {
     recalled: Mutex<BTreeSet<u64>>,
     lost: Mutex<BTreeSet<u64>>,
     invalidated: Mutex<Vec<u64>>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 impl Events for Memory {
     fn invalidate(&self, page: u64) {
         self.pages.lock().expect("nobody panicked").remove(&page);
         self.invalidated.lock().expect("nobody panicked").push(page);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
     fn recalled(&self, page: u64) {
         self.recalled.lock().expect("nobody panicked").insert(page);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
     fn lost(&self, page: u64) {
         self.pages.lock().expect("nobody panicked").remove(&page);
         self.lost.lock().expect("nobody panicked").insert(page);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 }
 
@@ -75,7 +75,7 @@ impl Memory {
         let mut set = set.lock().expect("nobody panicked");
         while !set.remove(&page) {
             assert!(Instant::now() < until, "page {page} was never {what}");
-            set = self.told.wait_timeout(set, Duration::from_millis(100)).expect("nobody panicked").0;
+            set = self.changed.wait_timeout(set, Duration::from_millis(100)).expect("nobody panicked").0;
         }
     }
 }
@@ -342,8 +342,8 @@ fn a_server_that_lost_its_memory_takes_no_commit() {
         server.stop();
         let server = start(Duration::from_secs(60));
         let error = process.leased.commit(&[(0, &bytes)], true).expect_err("the object is gone");
-        let is_told = matches!(error, RemoteError::Refused { status: Status::Stale | Status::Bounds, .. });
-        assert!(is_told, "{error}");
+        let is_refused = matches!(error, RemoteError::Refused { status: Status::Stale | Status::Bounds, .. });
+        assert!(is_refused, "{error}");
         server.stop();
     });
 }

@@ -486,7 +486,7 @@ fn who_is_silent_does_not_make_others_silent() {
 #[derive(Default)]
 struct PageEvents {
     lost: Mutex<Vec<u64>>,
-    told: Condvar,
+    changed: Condvar,
     /// Pages that nobody uses.
     unused: Mutex<Vec<u64>>,
 }
@@ -498,7 +498,7 @@ impl Events for PageEvents {
 
     fn lost(&self, page: u64) {
         self.lost.lock().expect("nobody panicked").push(page);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
     fn is_used(&self, page: u64) -> bool {
@@ -512,7 +512,7 @@ impl PageEvents {
         let mut lost = self.lost.lock().expect("nobody panicked");
         while !pages.iter().all(|page| lost.contains(page)) {
             assert!(Instant::now() < until, "of the pages {pages:?} only {lost:?} were lost");
-            lost = self.told.wait_timeout(lost, Duration::from_millis(100)).expect("nobody panicked").0;
+            lost = self.changed.wait_timeout(lost, Duration::from_millis(100)).expect("nobody panicked").0;
         }
     }
 }
@@ -664,10 +664,10 @@ fn who_stands_in_a_queue_does_not_ask_again_soon() {
 }
 
 #[test]
-fn a_copy_that_is_dropped_is_told() {
-    in_own_network("a_copy_that_is_dropped_is_told", &ALONE, || {
-        let told: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
-        let (tell, between) = (Arc::clone(&told), Between::start(|_| Turn::Pass));
+fn a_copy_that_is_dropped_is_reported() {
+    in_own_network("a_copy_that_is_dropped_is_reported", &ALONE, || {
+        let reported: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
+        let (tell, between) = (Arc::clone(&reported), Between::start(|_| Turn::Pass));
         let object = good(client(9).create(SERVER, 3 * PAGE as u64));
         let (leased, _heard) = leased(10, object, LONG);
         between.now(move |request| {
@@ -682,15 +682,15 @@ fn a_copy_that_is_dropped_is_told() {
         // The others are told when nobody asks any more.
         drop(leased);
         let until = Instant::now() + LONG;
-        while told.lock().expect("nobody panicked").len() < 3 {
-            assert!(Instant::now() < until, "{told:?}");
+        while reported.lock().expect("nobody panicked").len() < 3 {
+            assert!(Instant::now() < until, "{reported:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let mut told = told.lock().expect("nobody panicked").clone();
-        assert_eq!(told[0].0, 1, "{told:?}");
-        assert!(told.iter().all(|(_, epoch)| *epoch > 0), "{told:?}");
-        told.sort_unstable();
-        assert_eq!(told.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 1, 2]);
+        let mut reported = reported.lock().expect("nobody panicked").clone();
+        assert_eq!(reported[0].0, 1, "{reported:?}");
+        assert!(reported.iter().all(|(_, epoch)| *epoch > 0), "{reported:?}");
+        reported.sort_unstable();
+        assert_eq!(reported.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 1, 2]);
     });
 }
 

@@ -120,9 +120,9 @@ fn connected(
     let (controller, chosen, first) = awaited(wiring);
     // That first one hangs up at once; a switch that comes next is served all the same.
     drop(first);
-    let told = Arc::new(Mutex::new(Received::default()));
-    let switch = Scripted::connect(chosen, script, &told);
-    (controller.join().unwrap(), switch, told)
+    let received = Arc::new(Mutex::new(Received::default()));
+    let switch = Scripted::connect(chosen, script, &received);
+    (controller.join().unwrap(), switch, received)
 }
 
 fn home(number: u16) -> Prefix {
@@ -134,44 +134,44 @@ fn page(number: u64) -> Page {
 }
 
 /// The flows of a switch, without the connection's number in their cookies.
-fn flows(told: &Mutex<Received>) -> Vec<String> {
+fn flows(received: &Mutex<Received>) -> Vec<String> {
     let unmarked = |flow: &FlowMod| format!("{:?}", FlowMod { cookie: flow.cookie & !(0xf << 52), ..flow.clone() });
-    let mut flows: Vec<String> = told.lock().unwrap().flows.iter().map(unmarked).collect();
+    let mut flows: Vec<String> = received.lock().unwrap().flows.iter().map(unmarked).collect();
     flows.sort_unstable();
     flows
 }
 
 #[test]
 fn a_switch_that_comes_back_is_told_everything_again() {
-    let (controller, switch, told) = connected(&wiring(), WELL);
+    let (controller, switch, received) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
-    let before = flows(&told);
+    let before = flows(&received);
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap();
     controller.set_leases(Some(Duration::from_secs(60))).unwrap();
     controller.set_redirect(page(5), Redirect { port: 2, epoch: 1, until: None }).unwrap();
     controller.set_redirect(page(6), Redirect { port: 3, epoch: 1, until: None }).unwrap();
-    let with_all = flows(&told);
+    let with_all = flows(&received);
     assert_ne!(before, with_all);
     let address = controller.address().unwrap();
     drop(switch);
     // It has forgotten one thing, and kept another that is no longer so.
-    let forgotten = told.lock().unwrap().flows.pop().unwrap();
+    let forgotten = received.lock().unwrap().flows.pop().unwrap();
     let stale = FlowMod { priority: 7, ..forgotten.clone() };
-    told.lock().unwrap().flows.push(stale.clone());
-    let again = Scripted::connect(address, WELL, &told);
+    received.lock().unwrap().flows.push(stale.clone());
+    let again = Scripted::connect(address, WELL, &received);
     let deadline = Instant::now() + TIMEOUT;
     while controller.connections() < 2 {
         assert!(Instant::now() < deadline, "it was not told anything");
         std::thread::yield_now();
     }
-    assert_eq!(flows(&told), with_all);
+    assert_eq!(flows(&received), with_all);
     assert_eq!(controller.redirect(page(5)).unwrap().map(|redirect| redirect.port), Some(2));
     assert!(controller.drop_redirect(page(5), 1).unwrap());
     assert!(controller.drop_redirect(page(6), 1).unwrap());
     controller.set_leases(None).unwrap();
     assert!(controller.drop_prefix(home(1)).unwrap() && controller.drop_prefix(home(0x1001)).unwrap());
-    assert_eq!(flows(&told), before, "what is taken back leaves nothing");
+    assert_eq!(flows(&received), before, "what is taken back leaves nothing");
     assert_eq!(controller.refusals(), []);
     drop((controller, again));
 }
@@ -188,7 +188,7 @@ fn frame(source: std::net::Ipv6Addr, destination: std::net::Ipv6Addr) -> Vec<u8>
 #[test]
 fn who_asks_for_a_lease_waits_until_the_switch_knows() {
     const ASKS: u64 = 4 << 56;
-    let (controller, mut switch, told) = connected(&wiring(), WELL);
+    let (controller, mut switch, received) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     for client in [2, 3] {
@@ -198,26 +198,26 @@ fn who_asks_for_a_lease_waits_until_the_switch_knows() {
     let request = |client| frame(CLUSTER.address(client, 0xb0, 0, 1), CLUSTER.address(0x1001, 0x30, 0, 5 << 12));
     let packets = |count: usize| {
         let deadline = Instant::now() + TIMEOUT;
-        while told.lock().unwrap().packets.len() < count {
+        while received.lock().unwrap().packets.len() < count {
             assert!(Instant::now() < deadline, "the request is not sent on");
             std::thread::yield_now();
         }
     };
-    told.lock().unwrap().order.clear();
+    received.lock().unwrap().order.clear();
     switch.hand_over(ASKS, 102, request(2));
     packets(1);
     {
-        let told = told.lock().unwrap();
-        let at = |what: &str| told.order.iter().position(|&one| one == what).unwrap();
-        assert_eq!((at("flow"), at("barrier"), at("packet")), (0, 3, 4), "{:?}", told.order);
-        let redirects = told.flows.iter().filter(|flow| flow.hard_timeout == 1_500);
+        let received = received.lock().unwrap();
+        let at = |what: &str| received.order.iter().position(|&one| one == what).unwrap();
+        assert_eq!((at("flow"), at("barrier"), at("packet")), (0, 3, 4), "{:?}", received.order);
+        let redirects = received.flows.iter().filter(|flow| flow.hard_timeout == 1_500);
         assert_eq!(redirects.count(), 3, "whole seconds of what is left");
-        assert_eq!((told.packets[0].in_port, &told.packets[0].data), (102, &request(2)));
+        assert_eq!((received.packets[0].in_port, &received.packets[0].data), (102, &request(2)));
     }
     // The second one goes to the owner.
     switch.hand_over(ASKS, 103, request(3));
     packets(2);
-    let to = |index: usize| format!("{:?}", told.lock().unwrap().packets[index].actions);
+    let to = |index: usize| format!("{:?}", received.lock().unwrap().packets[index].actions);
     assert!(to(0).contains("port: 101") && to(1).contains("port: 102"), "{} {}", to(0), to(1));
     assert_eq!(controller.redirect(page(5)).unwrap().map(|redirect| (redirect.port, redirect.epoch)), Some((2, 0)));
     let counters = controller.counters(2).unwrap();
@@ -277,11 +277,11 @@ fn who_connects_and_says_nothing_is_hung_up() {
 
 #[test]
 fn a_switch_that_is_silent_is_hung_up_and_may_come_again() {
-    let (controller, switch, told) = connected(&wiring(), WELL);
+    let (controller, switch, received) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     // No script answers an echo.
     switch.until_hung_up();
-    let _again = Scripted::connect(controller.address().unwrap(), WELL, &told);
+    let _again = Scripted::connect(controller.address().unwrap(), WELL, &received);
     let deadline = Instant::now() + TIMEOUT;
     while controller.connections() < 2 {
         assert!(Instant::now() < deadline, "it was not told anything");
@@ -291,9 +291,9 @@ fn a_switch_that_is_silent_is_hung_up_and_may_come_again() {
 
 #[test]
 fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
-    let (controller, _switch, told) = connected(&wiring(), WELL);
+    let (controller, _switch, received) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
-    told.lock().unwrap().is_mute = true;
+    received.lock().unwrap().is_mute = true;
     let error = controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap_err().to_string();
     assert!(error.contains("it does not answer"), "{error}");
 }
@@ -302,16 +302,16 @@ fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
 fn a_switch_that_hangs_up_at_each_question_is_an_error_of_the_call() {
     let (controller, chosen, first) = awaited(&wiring());
     drop(first);
-    let told = Arc::new(Mutex::new(Received::default()));
-    let switch = Scripted::connect(chosen, WELL, &told);
+    let received = Arc::new(Mutex::new(Received::default()));
+    let switch = Scripted::connect(chosen, WELL, &received);
     let controller = controller.join().unwrap().unwrap();
-    told.lock().unwrap().hangs_up = true;
+    received.lock().unwrap().hangs_up = true;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             switch.until_hung_up();
             while !is_over.load(Ordering::Relaxed)
-                && let Some(next) = Scripted::try_connect(chosen, WELL, &told)
+                && let Some(next) = Scripted::try_connect(chosen, WELL, &received)
             {
                 next.until_hung_up();
             }
@@ -325,39 +325,39 @@ fn a_switch_that_hangs_up_at_each_question_is_an_error_of_the_call() {
 
 #[test]
 fn what_no_flow_counts_is_lost() {
-    let (controller, _switch, told) = connected(&wiring(), WELL);
+    let (controller, _switch, received) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
-    told.lock().unwrap().uncounted = 3;
+    received.lock().unwrap().uncounted = 3;
     assert_eq!(controller.counters(2).unwrap().overflowed, 3);
 }
 
 #[test]
 fn a_full_table_of_the_switch_says_so() {
     // Redirects that end are in the tables 3 and 10.
-    let (controller, _switch, told) = connected(&wiring(), Script { full_table: Some(10), ..WELL });
+    let (controller, _switch, received) = connected(&wiring(), Script { full_table: Some(10), ..WELL });
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
-    let before = flows(&told);
+    let before = flows(&received);
     let until = Some(Instant::now() + Duration::from_secs(600));
     let error = controller.set_redirect(page(5), Redirect { port: 2, epoch: 1, until }).unwrap_err();
     assert!(error.is_full() && error.to_string().contains("the table of flows"), "{error}");
     assert_eq!(controller.redirect(page(5)).unwrap(), None);
-    assert_eq!(flows(&told), before, "what it took of it is gone");
+    assert_eq!(flows(&received), before, "what it took of it is gone");
     controller.set_redirect(page(5), Redirect { port: 2, epoch: 1, until: None }).unwrap();
 }
 
 #[test]
 fn tables_lead_upwards_and_no_further() {
-    let (controller, _switch, told) = connected(&wiring(), WELL);
+    let (controller, _switch, received) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     controller.set_leases(Some(Duration::from_secs(1))).unwrap();
-    let told = told.lock().unwrap();
-    for flow in &told.flows {
+    let received = received.lock().unwrap();
+    for flow in &received.flows {
         for instruction in &flow.instructions {
             if let Instruction::GotoTable(to) = instruction {
                 assert!(flow.table < *to, "{flow:?}");
-                assert!(told.flows.iter().any(|flow| flow.table == *to), "table {to} is empty");
+                assert!(received.flows.iter().any(|flow| flow.table == *to), "table {to} is empty");
             }
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::runtime;
 
-/// Where glibc keeps the number of participants that a barrier was initialised with.
+/// The offset at which glibc keeps the number of participants of a barrier.
 const COUNT_OFFSET: usize = 8;
 
 /// Waits at a barrier.

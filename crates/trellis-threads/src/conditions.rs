@@ -11,8 +11,8 @@ use crate::mutexes::with_kind;
 use crate::runtime;
 use crate::time::{FOREVER, length, limited, until as until_time};
 
-/// Where glibc keeps what a condition variable was initialised with, for all processors of 64 bits, and its bit for the
-/// monotonic clock.
+/// The offset at which glibc keeps the attributes of a condition variable on 64-bit processors, and the bit for the
+/// monotonic clock in them.
 const FLAGS_OFFSET: usize = 36;
 const IS_MONOTONIC: u32 = 2;
 
@@ -26,7 +26,7 @@ pub(crate) unsafe fn wait(condition: *mut c_void, mutex: *mut c_void, limit_ns: 
     unsafe { with_kind(mutex, wait) }
 }
 
-/// The same, until a point in time of the condition's own clock.
+/// Waits for a condition until a point in time of the condition's own clock.
 ///
 /// # Safety
 /// The same, and the pointer to the time is valid.
@@ -39,7 +39,7 @@ pub(crate) unsafe fn wait_until(condition: *mut c_void, mutex: *mut c_void, unti
     }
 }
 
-/// The same, of another clock.
+/// Waits for a condition until a point in time of another clock.
 ///
 /// # Safety
 /// The same.
@@ -63,7 +63,7 @@ pub(crate) fn notify(condition: *mut c_void, all: bool) -> c_int {
 /// futex is private to the process.
 const OPERATION_MASK: c_int = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
 
-/// futex(2); the answer is the kernel's, so an error is a negative number.
+/// futex(2). It answers as the kernel does: an error is a negative number.
 ///
 /// # Safety
 /// The pointer to the time is valid, or null.

@@ -18,10 +18,10 @@ use crate::system_calls;
 
 /// The private memory of the thread in a slot.
 struct Context {
-    /// Where its stack begins, downwards.
+    /// The upper end of its stack, which grows downwards.
     stack: AtomicUsize,
     thread_pointer: AtomicUsize,
-    /// One of the constants below.
+    /// Who uses the memory: one of the constants below.
     state: AtomicU32,
     /// 1 until the kernel has ended the thread, which sets it to 0.
     alive: AtomicU32,
@@ -45,7 +45,7 @@ static CONTEXTS: [Context; SLOTS] = [const {
 pub(crate) static ROOMS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static ROOM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on, threads whose thread-local variables lie there are threads of the program.
+/// Sets where the rooms are. Threads whose thread-local variables lie there are threads of the program from now on.
 pub(crate) fn begin(rooms: usize, room_bytes: usize) {
     ROOM_BYTES.store(room_bytes, Ordering::Relaxed);
     ROOMS[0].store(rooms, Ordering::Relaxed);
@@ -114,7 +114,7 @@ pub(crate) fn lend_to(slot: usize, reserve: usize) {
     while context.state.load(Ordering::Acquire) == LENT {
         futex(&context.state, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, LENT);
     }
-    // The kernel wakes as for a futex of several processes.
+    // The kernel wakes waiters of this word as those of a futex that several processes share.
     while context.alive.load(Ordering::Acquire) != 0 {
         futex(&context.alive, libc::FUTEX_WAIT, 1);
     }
@@ -176,7 +176,7 @@ fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
 
 /// Waits while a word of private memory has this value; on private memory. The caller looks a few times before it sleeps.
 pub(crate) fn wait_while(word: &AtomicU32, value: u32) {
-    /// The time that a thread needs which is about to change the word.
+    /// About as long as a thread needs that is about to change the word.
     const LOOKS: u32 = 100;
     for _ in 0..LOOKS {
         if word.load(Ordering::Acquire) != value {
@@ -203,7 +203,7 @@ pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// What [`switched`] passes to the other stack.
+/// The values that [`switched`] passes to the other stack.
 struct Passed<W, T> {
     work: MaybeUninit<W>,
     result: MaybeUninit<T>,
@@ -293,7 +293,7 @@ unsafe fn change(stack: usize, theirs: usize, function: usize, argument: usize) 
     }
 }
 
-/// Whether threads can change their thread pointer here; if not, why.
+/// Checks whether threads can change their thread pointer here. The error says why not.
 pub(crate) fn possible() -> Result<(), &'static str> {
     #[cfg(target_arch = "x86_64")]
     {

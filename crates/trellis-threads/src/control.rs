@@ -9,16 +9,16 @@ use crate::context;
 use crate::openmp::{Mailbox, Shared as SharedByTeam, WithoutTasks};
 use crate::runtime;
 
-/// How many nodes there can be.
+/// The maximum number of nodes.
 pub(crate) const NODES_MAX: usize = 64;
-/// How many threads there can be at once.
+/// The maximum number of threads at a time.
 pub(crate) const SLOTS: usize = 512;
 /// The room of a thread: its record, the values of its keys, its stack, and its thread-local variables at the end.
 pub(crate) const ROOM_BYTES: usize = 32 << 20;
-/// The keys that there can be, as in glibc.
+/// The maximum number of keys, as in glibc.
 pub(crate) const KEYS: usize = 1024;
 
-/// Nobody has the slot.
+/// No thread has the slot.
 pub(crate) const FREE: u32 = 0;
 /// The thread is to be started by its node.
 pub(crate) const STARTING: u32 = 1;
@@ -38,16 +38,17 @@ pub(crate) struct Control {
     pub(crate) streams: [AtomicUsize; 2],
     /// The processors that the program sees.
     pub(crate) processors: AtomicU32,
-    /// How many threads were made; decides where the next one runs.
+    /// The number of threads made so far. It decides where the next one runs.
     pub(crate) made: AtomicUsize,
     /// The lock of the thread that loads libraries, of which only the address counts.
     pub(crate) libraries: AtomicUsize,
-    /// How many threads there are.
+    /// The number of threads that have not ended.
     pub(crate) alive: AtomicUsize,
     pub(crate) states: [AtomicU32; SLOTS],
     pub(crate) nodes: [AtomicU32; SLOTS],
     pub(crate) detached: [AtomicU32; SLOTS],
-    /// The nodes that are to see what threads of others stored to relaxed memory, and the semaphore with which they answer.
+    /// The nodes that must apply what threads of other nodes stored to relaxed memory, and the semaphore by which they
+    /// answer.
     pub(crate) to_acquire: [AtomicU32; NODES_MAX],
     pub(crate) acquired: u64,
     /// Signals for each thread that its node has not passed on yet, one bit each.
@@ -67,7 +68,7 @@ pub(crate) struct Key {
     pub(crate) destructor: AtomicUsize,
 }
 
-/// What is at the beginning of a thread's room.
+/// The record at the beginning of a thread's room.
 #[repr(C)]
 pub(crate) struct Record {
     pub(crate) function: AtomicUsize,
@@ -76,7 +77,7 @@ pub(crate) struct Record {
     pub(crate) is_c11: AtomicU32,
     /// Whether the program ends without waiting for it.
     pub(crate) is_kept: AtomicU32,
-    /// The number of the error if it could not be started.
+    /// The error number if it could not be started.
     pub(crate) error: AtomicU32,
     /// The signals that it blocks at first, and those that a child that it starts blocks.
     pub(crate) mask: AtomicU64,
@@ -114,7 +115,7 @@ pub(crate) const ALTERNATE_BYTES: usize = 256 << 10;
 
 static CONTROL: AtomicUsize = AtomicUsize::new(0);
 
-/// The table is there from now on.
+/// Sets the address of the table.
 pub(crate) fn begin(address: usize) {
     CONTROL.store(address, Ordering::Release);
 }

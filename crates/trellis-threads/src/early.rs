@@ -1,6 +1,6 @@
-//! What libraries of the program make before the program begins, in their constructors: memory, keys of thread-specific data,
-//! semaphores, threads. Every node runs these, and the program goes on with what they made at node 0. Threads begin with the
-//! program.
+//! Memory, keys of thread-specific data, semaphores and threads that libraries of the program make in their
+//! constructors, before the program begins. Every node runs the constructors, and the program goes on with what they
+//! made at node 0. Threads begin with the program.
 //!
 //! The memory is at one address on every node. When the node joins, its pages become pages of the region, with the contents
 //! of node 0. Promises: a block is never moved or used again. Nothing but the program uses it after the start.
@@ -23,7 +23,7 @@ static IS_LOADING: AtomicBool = AtomicBool::new(false);
 /// The memory begins with the handles of threads that have begun, which every node can see.
 static NEXT: AtomicUsize = AtomicUsize::new(START + MADE_MAX * size_of::<usize>());
 
-/// Libraries are about to be initialised. If the memory cannot be had, they allocate as usual.
+/// Called before libraries are initialised. If the memory is not available, they allocate as usual.
 pub(crate) fn begin() {
     type Map = unsafe extern "C" fn(*mut c_void, usize, i32, i32, i32, i64) -> *mut c_void;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -35,7 +35,7 @@ pub(crate) fn begin() {
     IS_LOADING.store(got as usize == START, Ordering::Relaxed);
 }
 
-/// The program is about to begin. Whether its libraries may have allocated here.
+/// Called before the program begins. Returns whether its libraries may have allocated here.
 pub(crate) fn end() -> bool {
     IS_LOADING.swap(false, Ordering::Relaxed)
 }
@@ -50,10 +50,10 @@ pub(crate) fn has(block: usize) -> bool {
     block.wrapping_sub(START) < BYTES
 }
 
-/// The most keys, semaphores and threads that libraries make, of each.
+/// The maximum number of keys, of semaphores and of threads that libraries make.
 const MADE_MAX: usize = 256;
 
-/// Things that libraries have made: how many, and a number or two of each.
+/// A list of things that libraries have made: their count, and one or two numbers for each.
 struct Made {
     count: AtomicUsize,
     things: [[AtomicUsize; 2]; MADE_MAX],
@@ -64,7 +64,7 @@ impl Made {
         Made { count: AtomicUsize::new(0), things: [const { [const { AtomicUsize::new(0) }; 2] }; MADE_MAX] }
     }
 
-    /// The number of the new one; `None` if there are too many.
+    /// Adds one, and returns its place; `None` if there are too many.
     fn add(&self, first: usize, second: usize) -> Option<usize> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let [a, b] = self.things.get(number)?;
@@ -84,7 +84,7 @@ static KEYS: Made = Made::none();
 /// Addresses and values of semaphores.
 static SEMAPHORES: Made = Made::none();
 
-/// A library makes a key; its number.
+/// Makes a key for a library, and returns its number.
 pub(crate) fn make_key(destructor: usize) -> Option<usize> {
     KEYS.add(destructor, 0)
 }
@@ -94,7 +94,7 @@ fn value_of(key: usize) -> Option<&'static AtomicUsize> {
     (key < KEYS.count.load(Ordering::Relaxed)).then(|| KEYS.things.get(key).map(|[_, value]| value)).flatten()
 }
 
-/// A library gives a key a value; whether there is such a key.
+/// Sets the value of a key for a library. Returns whether there is such a key.
 pub(crate) fn set_value(key: usize, value: usize) -> bool {
     value_of(key).map(|place| place.store(value, Ordering::Relaxed)).is_some()
 }
@@ -116,7 +116,7 @@ pub(crate) fn make_semaphore(address: usize, value: usize) {
 
 /// A thread that a library makes.
 pub(crate) struct Thread {
-    /// Where its handle goes.
+    /// The place for its handle.
     pub(crate) to: usize,
     pub(crate) function: usize,
     pub(crate) argument: usize,
@@ -129,7 +129,7 @@ const HANDLES: usize = START + BYTES;
 /// Places of handles and functions of threads; arguments, and whether they are detached.
 static THREADS: [Made; 2] = [Made::none(), Made::none()];
 
-/// A library makes a thread, which begins with the program; the number of the error.
+/// Makes a thread for a library, which begins with the program. Returns the error number.
 ///
 /// # Safety
 /// The place for the handle is valid.
@@ -182,7 +182,7 @@ pub(crate) fn semaphores() -> impl Iterator<Item = [usize; 2]> {
     SEMAPHORES.each()
 }
 
-/// A block, zero; null if there is no room. Its size is in the word before it.
+/// Allocates a block of zeros, with its size in the word before it. Returns null if there is no room.
 pub(crate) fn allocate(bytes: usize, alignment: usize) -> *mut c_void {
     let alignment = alignment.max(ALIGNMENT);
     let Some(room) = bytes.checked_add(alignment + ALIGNMENT) else { return null_mut() };

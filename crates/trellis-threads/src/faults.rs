@@ -90,7 +90,7 @@ pub(crate) fn rearm(slot: usize, stack_pointer: usize, context: &mut libc::ucont
     }
 }
 
-/// sigaltstack(2): the thread keeps the alternate stack that it has, and sees what it said.
+/// sigaltstack(2): the thread keeps its alternate stack, and later reads back what it set here.
 pub(crate) fn alternate_stack(slot: usize, [new, old, ..]: Arguments) -> isize {
     let said = &SAID[slot];
     // SAFETY: the structures of the program.
@@ -115,8 +115,8 @@ pub(crate) fn alternate_stack(slot: usize, [new, old, ..]: Arguments) -> isize {
     0
 }
 
-/// rt_sigaction(2) for SIGBUS: what is no fault of the region goes to this action. `None` if the region does not need the
-/// signal any more, because the process is to end.
+/// rt_sigaction(2) for SIGBUS: this action gets every SIGBUS that is not a fault of the region. `None` if the region no
+/// longer needs the signal, because the process is about to end.
 pub(crate) fn action(new: usize, old: usize) -> Option<isize> {
     let plain = |action: KernelAction| libc::sigaction::from(action);
     // SAFETY: the structures of the program, as the kernel has them.

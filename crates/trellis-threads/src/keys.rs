@@ -14,7 +14,7 @@ use crate::{early, start};
 
 type Destructor = extern "C-unwind" fn(*mut c_void);
 
-/// How often values may get new values in destructors, as in glibc (PTHREAD_DESTRUCTOR_ITERATIONS).
+/// The maximum number of rounds of destructors, which may set new values, as in glibc (PTHREAD_DESTRUCTOR_ITERATIONS).
 const ROUNDS: usize = 4;
 
 /// The key of the C library whose destructor runs ours at the end of a thread.
@@ -103,7 +103,7 @@ pub(crate) fn get_early(key: c_uint) -> *mut c_void {
     early::value(key as usize) as *mut c_void
 }
 
-/// The main thread begins with the values that libraries gave in their constructors, which it would have run.
+/// Gives the main thread the values that libraries set in their constructors, which this thread would have run.
 pub(crate) fn begin_main() {
     for (key, value) in early::values() {
         // SAFETY: a key that exists; it is the caller's value.
@@ -111,7 +111,7 @@ pub(crate) fn begin_main() {
     }
 }
 
-/// The program begins with the keys that its libraries have made.
+/// Takes over the keys that the program's libraries have made.
 pub(crate) fn begin() {
     for (key, destructor) in control().keys.iter().zip(early::keys()) {
         key.destructor.store(destructor, Ordering::Relaxed);
@@ -151,7 +151,7 @@ extern "C-unwind" fn destroy(round: *mut c_void) {
     match (round as usize, AT_END.get()) {
         (1, _) => destroy_values(slot),
         (ROUNDS, _) | (_, None) => {
-            // A handler would run on memory that is not the thread's any more.
+            // Otherwise a handler would run on memory that no longer belongs to the thread.
             start::block_signals();
             return context::give_back();
         }

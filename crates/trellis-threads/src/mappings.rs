@@ -13,7 +13,7 @@ use crate::memory::{PAGE, is_in_region};
 use crate::relaxed::{self, Zone};
 use crate::runtime;
 
-/// How many bytes of each mapping that this node made are still in use.
+/// The number of bytes that are still in use, for each mapping that this node made.
 static MAPPINGS: Mutex<BTreeMap<usize, (usize, usize)>> = Mutex::new(BTreeMap::new());
 
 fn mappings<T>(work: impl FnOnce(&mut BTreeMap<usize, (usize, usize)>) -> T) -> T {
@@ -161,7 +161,7 @@ pub(crate) unsafe fn protect(
     if protection & libc::PROT_EXEC != 0 {
         runtime::unsupported("memory with code (mprotect with PROT_EXEC)", "run the program without `trellis threads`");
     }
-    // The protocol decides about access; a page that the program would not touch needs no protection.
+    // The protocol decides about access. A page that the program does not touch needs no protection.
     0
 }
 
@@ -178,7 +178,7 @@ pub(crate) unsafe fn advise(
         return unsafe { real(address, bytes, advice) };
     }
     if advice == libc::MADV_DONTNEED {
-        // Programs take it for a way to get zeros.
+        // Programs use it as a way to get zeros.
         // SAFETY: the caller gives the contents up.
         unsafe { address.write_bytes(0, bytes) };
     }

@@ -22,7 +22,7 @@ pub(crate) const ALIGNMENT: usize = 16;
 /// The size of a page of memory.
 pub(crate) const PAGE: usize = 4096;
 
-/// Blocks of these addresses are the region's.
+/// Sets where the region is: blocks at these addresses belong to it.
 pub(crate) fn begin(base: usize, bytes: usize) {
     BASE.store(base, Ordering::Relaxed);
     BYTES.store(bytes, Ordering::Release);
@@ -41,13 +41,13 @@ fn or_no_memory(block: usize) -> *mut c_void {
     block as *mut c_void
 }
 
-/// Memory for who calls: for a thread of the program, or for a library that is being initialised. `None` if the C library is
-/// to give it. If there is no size, as that of an array may be, there is no memory.
+/// Allocates for the caller, if it is a thread of the program or a library that is being initialised. `None` if the C
+/// library must allocate. Without a size, because that of an array overflowed, the result is null.
 pub(crate) fn of_program(bytes: Option<usize>, alignment: usize, zeroed: bool) -> Option<*mut c_void> {
     given(Zone::OfProgram, bytes, alignment, zeroed)
 }
 
-/// The same, in a zone.
+/// Allocates like [`allocate`], in a zone.
 pub(crate) fn given(zone: Zone, bytes: Option<usize>, alignment: usize, zeroed: bool) -> Option<*mut c_void> {
     if early::is_loading() {
         return Some(bytes.map_or(null_mut(), |bytes| early::allocate(bytes, alignment)));

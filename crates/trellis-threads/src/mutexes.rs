@@ -11,17 +11,17 @@ use crate::context::{is_of_program, own_slot};
 use crate::runtime;
 use crate::time::limited;
 
-/// Where glibc keeps the kind of a mutex, for all processors of 64 bits.
+/// The offset at which glibc keeps the kind of a mutex on 64-bit processors.
 const KIND_OFFSET: usize = 16;
-/// The part of it that says what happens if a thread has the mutex already.
+/// The bits of it that say what happens if the thread already holds the mutex.
 const KIND_MASK: c_int = 3;
 
-/// The kind of a mutex at which nobody has looked, and the answer of a function for which it matters.
+/// Stands for a kind that was not read yet; also the answer of a function that needs the kind.
 const UNKNOWN: c_int = -1;
 const NEEDS_KIND: c_int = -1;
 
-/// Calls a function with the kind of a mutex: how it treats a thread that has it already. The mutex is read only if
-/// that matters, because its page may be at another node.
+/// Calls a function with the kind of a mutex, which says how it treats a thread that already holds it. The mutex is
+/// read only if the function needs the kind, because its page may be at another node.
 ///
 /// # Safety
 /// It is a mutex.
@@ -33,7 +33,7 @@ pub(crate) unsafe fn with_kind(mutex: *mut c_void, call: impl Fn(c_int) -> c_int
     }
 }
 
-/// Initialises a lock, of which the C library writes what it is.
+/// Initialises a lock. The C library writes its kind into it.
 pub(crate) fn init(lock: *mut c_void, real: impl FnOnce() -> c_int) -> c_int {
     let done = real();
     if done == 0 && is_of_program() {
@@ -51,7 +51,7 @@ pub(crate) unsafe fn lock(mutex: *mut c_void, limit_ns: u64) -> c_int {
     unsafe { with_kind(mutex, |kind| runtime::mutex_lock(mutex as usize, kind, own_slot(), limit_ns)) }
 }
 
-/// The same, until a point in time of a clock.
+/// Locks a mutex before a point in time of a clock has passed.
 ///
 /// # Safety
 /// It is a mutex, and the pointer to the time is valid.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn unlock(mutex: *mut c_void) -> c_int {
     unsafe { with_kind(mutex, |kind| runtime::mutex_unlock(mutex as usize, kind, own_slot())) }
 }
 
-/// Locks a spin lock, which is a mutex that asks nothing.
+/// Locks a spin lock, as a mutex that checks nothing.
 pub(crate) fn spin_lock(lock: *mut c_void, limit_ns: u64) -> c_int {
     runtime::mutex_lock(lock as usize, 0, own_slot(), limit_ns)
 }
@@ -84,7 +84,7 @@ pub(crate) fn rwlock(lock: *mut c_void, writes: bool, limit_ns: u64) -> c_int {
     runtime::rwlock_lock(lock as usize, writes, own_slot(), limit_ns)
 }
 
-/// The same, until a point in time of a clock.
+/// Takes a read-write lock before a point in time of a clock has passed.
 ///
 /// # Safety
 /// The pointer to the time is valid.
@@ -93,7 +93,7 @@ pub(crate) unsafe fn rwlock_until(lock: *mut c_void, writes: bool, clock: clocki
     unsafe { limited(clock, until, |limit| rwlock(lock, writes, limit)) }
 }
 
-/// Gives a read-write lock back.
+/// Unlocks a read-write lock.
 pub(crate) fn rwlock_unlock(lock: *mut c_void) -> c_int {
     runtime::rwlock_unlock(lock as usize, own_slot())
 }

@@ -1,9 +1,9 @@
-//! What is done once: functions of `pthread_once` and `call_once`, and static variables of C++ that are initialised when
-//! they are reached first.
+//! One-time initialisation: `pthread_once`, `call_once`, and static variables of C++ that are initialised when a thread
+//! first reaches them.
 //!
-//! Whether it was done is in the program's own word, because memory can be used again for another such word; only the
-//! lock is the cluster's. Promises: it is done once in the whole program, and everybody who returns sees what it did. If
-//! the thread that does it ends in the middle of it, others wait for ever.
+//! The program's own word says whether it was done, because memory can be used again for another such word. Only the
+//! lock is an object of the cluster. Promises: it is done once in the whole program, and every thread that returns sees
+//! what it did. If the thread that does it ends in the middle of it, others wait for ever.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
@@ -57,7 +57,7 @@ unsafe fn once(control: *mut c_int, function: Option<extern "C-unwind" fn()>) ->
     runtime::once_lock(control as usize);
     if word.load(Ordering::Acquire) != DONE {
         if let Some(function) = function {
-            // What it throws must let another thread try.
+            // If it throws, another thread must be able to try.
             let unlocks = Unlocks(control as usize);
             function();
             std::mem::forget(unlocks);
@@ -69,7 +69,7 @@ unsafe fn once(control: *mut c_int, function: Option<extern "C-unwind" fn()>) ->
     0
 }
 
-/// Unlocks when an exception passes.
+/// Unlocks if an exception passes through.
 struct Unlocks(usize);
 
 impl Drop for Unlocks {

@@ -1,4 +1,4 @@
-//! What a program sees of processors and processes: those of the whole cluster, as one process.
+//! The processors and the process that a program sees: those of the whole cluster, as one process.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -15,11 +15,11 @@ pub(crate) fn is_count(name: c_int) -> bool {
     name == libc::_SC_NPROCESSORS_ONLN || name == libc::_SC_NPROCESSORS_CONF
 }
 
-/// Fills a set of processors with those that a thread may run on: all. Where it runs is not the program's to say, because
-/// the processors that it names are those of several machines.
+/// Fills a set of processors with all of them, because a thread may run on any. A program cannot choose, because the
+/// processors belong to several machines.
 ///
 /// # Safety
-/// The set has so many bytes.
+/// The set has `bytes` bytes.
 pub(crate) unsafe fn fill(bytes: usize, set: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     let set = unsafe { std::slice::from_raw_parts_mut(set.cast::<u8>(), bytes) };

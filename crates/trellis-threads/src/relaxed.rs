@@ -1,11 +1,12 @@
-//! Relaxed memory: what the user says is free of data races, and is under release consistency (`--races none`).
+//! Relaxed memory: memory that the user says is free of data races, and that is under release consistency (`--races
+//! none`).
 //!
 //! Large variables of the program and the blocks that it allocates are relaxed. Everything else is strict, which means
 //! sequentially consistent: stacks, thread-local variables, small variables, and what Trellis and libraries of the
 //! process keep in the heap, such as streams, whose locks are atomic instructions of the C library.
 //!
-//! What a thread has stored to relaxed memory is certain to be seen by another one only after a call that orders them:
-//! of a lock, a condition, a barrier. Where this library itself orders threads by strict memory alone, they call
+//! Another thread is certain to see a store to relaxed memory only after a call that orders the two threads, such as
+//! that of a lock, a condition or a barrier. Where this library itself orders threads by strict memory alone, they call
 //! [`release`] and [`acquire`].
 //!
 //! Promises: without relaxed memory all this costs one load. It must never put a word into relaxed memory that threads
@@ -21,10 +22,10 @@ use crate::start;
 use crate::table::reals;
 use crate::time::FOREVER;
 
-/// Where a block lies.
+/// The zone in which a block lies.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Zone {
-    /// Relaxed, if it is large enough.
+    /// In relaxed memory, if it is large enough.
     OfProgram,
     Strict,
 }
@@ -63,22 +64,23 @@ pub(crate) fn allocate(zone: Zone, bytes: usize, alignment: usize, zeroed: bool)
     runtime::allocate(bytes, alignment, zeroed, is_upper)
 }
 
-/// Before a thread tells others, in strict memory, that they may use what it has stored.
+/// Called before a thread tells others, in strict memory, that they may use what it has stored.
 pub(crate) fn release() {
     if is_used() {
         runtime::release();
     }
 }
 
-/// After a thread was told so.
+/// Called after a thread has read this in strict memory.
 pub(crate) fn acquire() {
     if is_used() {
         runtime::acquire();
     }
 }
 
-/// Before threads of any node may use what this one has stored without any call of theirs: a static variable that is
-/// initialised is only looked at. As long as no thread but the main one was made, the others will acquire when they begin.
+/// Called before threads of any node may use what this one has stored without a call of theirs, as they use a static
+/// variable after one look at its guard. As long as no thread but the main one was made, the others will acquire when
+/// they begin.
 pub(crate) fn release_to_all() {
     let control = control();
     if !is_used() || control.made.load(Ordering::Acquire) == 1 {
@@ -107,7 +109,7 @@ pub(crate) fn acquire_for_others() {
     }
 }
 
-/// Before a thread begins whose slot was found without the lock under which it was taken.
+/// Called before a thread begins whose slot was found without the lock under which it was taken.
 pub(crate) fn acquire_from_maker() {
     if is_used() {
         control::alone(|_| ());

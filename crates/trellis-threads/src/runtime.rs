@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::context::aside;
 use crate::whole;
 
-/// What the cluster must know, and what it says; as `trellis_threads_begin` declares it.
+/// What the library tells the cluster at the start, and what it gets back, as `trellis_threads_begin` declares it.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Begin {
@@ -38,12 +38,12 @@ pub(crate) struct Begin {
     pub(crate) upper_bytes_min: usize,
     /// Whether some of the memory is relaxed.
     pub(crate) is_relaxed: usize,
-    /// The memory of the region on which system calls wait: its address and size. On the rest they fail if
+    /// The memory of the region on which system calls wait: its address and size. On other memory they fail if
     /// `serves_in_thread`, because the thread that touches it serves the fault itself.
     pub(crate) queued: usize,
     pub(crate) queued_bytes: usize,
     pub(crate) serves_in_thread: usize,
-    /// Where the number of the program's threads at this node stands.
+    /// The address of the number of the program's threads at this node.
     pub(crate) threads: usize,
     /// The addresses for libraries that are loaded later: where they begin, and their size.
     pub(crate) libraries: usize,

@@ -1,4 +1,4 @@
-//! Semaphores without a name. (Those with one are of the machine.)
+//! Semaphores without a name. (Those with a name belong to the machine.)
 //!
 //! Promises: errors are in `errno`, as for all functions of this family.
 
@@ -22,7 +22,7 @@ pub(crate) fn wait(semaphore: *mut c_void, limit_ns: u64) -> c_int {
     answer(runtime::semaphore_wait(semaphore as usize, limit_ns))
 }
 
-/// The same, until a point in time of a clock.
+/// Lowers a semaphore before a point in time of a clock has passed.
 ///
 /// # Safety
 /// The pointer to the time is valid.

@@ -26,7 +26,7 @@ type StartMain =
 
 /// Set by `trellis threads`, with the number of processors that the program sees.
 const VARIABLE: &[u8] = b"TRELLIS_THREADS_PROCESSORS=";
-/// What the children of the program must not have.
+/// Variables that children of the program must not have.
 const OURS: [&[u8]; 4] = [b"LD_PRELOAD=", b"LD_BIND_NOW=", b"GLIBC_TUNABLES=", b"TRELLIS_"];
 
 unsafe extern "C" {
@@ -34,7 +34,7 @@ unsafe extern "C" {
     fn on_exit(function: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// What the C library gave for the main function.
+/// The arguments that the C library gave for the main function.
 struct Given {
     main: AtomicUsize,
     count: AtomicUsize,
@@ -63,8 +63,8 @@ pub(crate) fn nodes() -> usize {
     NODES.load(Ordering::Relaxed)
 }
 
-/// Sees whether `trellis threads` started this process. If so, it registers what comes last at the end of the process,
-/// before anybody else registers anything.
+/// Finds out whether `trellis threads` started this process. If so, it registers the function that runs last at the end
+/// of the process, before any other is registered.
 ///
 /// # Safety
 /// It is the environment, which ends with a null pointer.
@@ -164,11 +164,12 @@ pub(crate) unsafe fn start_main(
     }
 }
 
-/// The low numbers of descriptors, taken while Trellis opens its own: programs choose such numbers themselves (dup2(2)).
+/// Keeps the low numbers of descriptors while Trellis opens its own, because programs choose such numbers themselves
+/// (dup2(2)).
 struct LowNumbers(Vec<c_int>);
 
 impl LowNumbers {
-    /// More than programs use.
+    /// More numbers than programs choose.
     const MAX: c_int = 200;
 
     fn taken() -> LowNumbers {
@@ -239,8 +240,8 @@ extern "C-unwind" fn main_thread(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Calls a function of the C library at node 0: one that starts another program, whose children are the program's, or one
-/// that keeps a state in the C library's own variables. Of an answer that is an `int`, only that part counts.
+/// Calls a function of the C library at node 0: one that starts another program, whose children are the program's, or
+/// one that keeps a state in the C library's own variables. If the answer is an `int`, only its low half counts.
 ///
 /// # Safety
 /// The function takes these arguments.
@@ -270,8 +271,8 @@ pub(crate) fn arguments() -> (c_int, *mut *mut c_char, *mut *mut c_char) {
     (count as c_int, arguments, unsafe { environ })
 }
 
-/// What comes last of what the program and its libraries do when the process ends by exit(3), at node 0. The C library then
-/// writes what its streams hold, and makes the system call that ends the process, which comes to [`end`].
+/// The last function of the program and its libraries that runs when the process ends by exit(3), at node 0. The C
+/// library then writes what its streams hold, and makes the system call that ends the process, which comes to [`end`].
 unsafe extern "C" fn last(_: c_int, _: *mut c_void) {
     if slot().is_some() {
         openmp::end();
@@ -330,7 +331,8 @@ extern "C-unwind" fn exit_now_there(status: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// The calling thread of the program has just begun: at another node than node 0 the environment is the program's.
+/// Called by a thread of the program that has just begun: at other nodes than node 0, it sets the environment of the
+/// program.
 pub(crate) fn begin_thread() {
     if node() != 0 {
         // SAFETY: the C library's variable; the list is in the region.

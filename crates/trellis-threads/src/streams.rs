@@ -13,7 +13,7 @@ use libc::FILE;
 use crate::control::control;
 use crate::{start, threads};
 
-/// Where glibc keeps the next stream of the list, and the descriptor, for all processors of 64 bits.
+/// The offsets at which glibc keeps the next stream of the list and the descriptor, on 64-bit processors.
 const NEXT_OFFSET: usize = 104;
 const DESCRIPTOR_OFFSET: usize = 112;
 
@@ -29,7 +29,7 @@ unsafe extern "C" {
     fn fflush_unlocked(stream: *mut FILE) -> c_int;
 }
 
-/// The calling thread of the program has just begun: its standard streams are those of all nodes.
+/// Called by a thread of the program that has just begun: its standard streams are those of all nodes.
 pub(crate) fn begin_thread() {
     let [input, output] = &control().streams;
     // SAFETY: variables of the C library that point to streams; those of all nodes lie in the region.
@@ -39,7 +39,7 @@ pub(crate) fn begin_thread() {
     }
 }
 
-/// Makes the standard streams of all nodes, in the region, in the place of those that are the C library's own variables.
+/// Makes the standard streams of all nodes in the region. They replace those that are variables of the C library.
 pub(crate) fn make() {
     // SAFETY: constant modes; the C library allocates a stream in a thread of the program, so in the region.
     let made =
@@ -67,7 +67,7 @@ unsafe fn of_this_node() -> impl Iterator<Item = *mut FILE> {
     })
 }
 
-/// Writes what the streams of this node hold, except those that a thread is using. It is the first function of a thread.
+/// Writes what the streams of this node hold, except those that a thread is using. It is the function of a thread.
 pub(crate) extern "C-unwind" fn flush(_: *mut c_void) -> *mut c_void {
     // SAFETY: streams of the C library's list, which is locked, each locked while it is used.
     unsafe {

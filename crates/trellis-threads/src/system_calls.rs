@@ -34,21 +34,21 @@ const SYSTEM_CALLS_MAX: i64 = 4096;
 
 /// The byte of each thread at which the kernel looks for each of its system calls.
 static SELECTORS: [AtomicU8; SLOTS] = [const { AtomicU8::new(ALLOW) }; SLOTS];
-/// Where the pairs of addresses are between which the program's variables lie, and how many.
+/// The address and the number of the pairs of addresses between which the program's variables lie.
 static IMAGES: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
-/// The number of this process, which is not that of the program at other nodes than node 0.
+/// The number of this process. At nodes other than node 0, it is not the number of the program.
 static OWN_PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Whether the system calls of any thread come here.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// Whether the thread has a deputy at node 0, which only that node uses.
 static DEPUTIES: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
 
-/// Where a system call is made.
+/// The place where a system call is made.
 enum Place {
     Here,
-    /// Where the program's files and identity are.
+    /// Node 0, where the program's files and identity are.
     FirstNode,
-    /// Nowhere; the text completes "… is not supported by `trellis threads`; ".
+    /// Nowhere. The text completes "… is not supported by `trellis threads`; ".
     Nowhere(&'static str),
 }
 
@@ -146,8 +146,8 @@ fn is_asynchronous(number: i64) -> bool {
 /// A system call with its arguments.
 pub(crate) type Arguments = [usize; 6];
 
-/// The calling thread of the program has just begun: from now on its system calls come to [`trapped`], unless this is the
-/// only node.
+/// Called by a thread of the program that has just begun: from now on its system calls come to [`trapped`], unless this
+/// is the only node.
 pub(crate) fn begin_thread() {
     if start::nodes() > 1 {
         faults::begin_thread(context::own_slot());
@@ -176,7 +176,7 @@ pub(crate) fn trap_all() {
     selector.store(BLOCK, Ordering::Relaxed);
 }
 
-/// The calling thread is about to run code of Trellis on private memory, or is back from it.
+/// Called when the thread is about to run code of Trellis on private memory, and when it is back.
 #[inline]
 pub(crate) fn let_pass(slot: usize, passes: bool) {
     if IS_ON.load(Ordering::Relaxed) {
@@ -210,7 +210,7 @@ fn handle() {
     }
 }
 
-/// An action as the kernel has it.
+/// An action in the form of the kernel.
 #[repr(C)]
 pub(crate) struct KernelAction {
     handler: usize,
@@ -275,7 +275,7 @@ unsafe extern "C" fn way_back() {
     std::arch::naked_asm!("mov x8, 139", "svc 0", "brk 1");
 }
 
-/// Makes a system call from the code of this library, which passes; the answer is the kernel's.
+/// Makes a system call from the code of this library, which the kernel lets pass. The answer is the kernel's.
 ///
 /// # Safety
 /// As the system call.
@@ -304,7 +304,7 @@ pub(crate) unsafe fn call(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
     answer
 }
 
-/// Where threads go on after [`start_child`].
+/// The address at which threads go on after [`start_child`].
 #[cfg(target_arch = "x86_64")]
 static CONTINUATIONS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
@@ -354,7 +354,7 @@ unsafe extern "C" fn start_child() {
     );
 }
 
-/// Where the stack of the interrupted thread was.
+/// The stack pointer of the interrupted thread.
 pub(crate) fn stack_pointer(context: &libc::ucontext_t) -> usize {
     #[cfg(target_arch = "x86_64")]
     return context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
@@ -403,8 +403,7 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
 }
 
-/// The answer of a system call that the program makes. `mask` are the signals that the thread blocks once the handler has
-/// returned.
+/// Answers a system call of the program. `mask` has the signals that the thread blocks once the handler has returned.
 fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> isize {
     if !context::is_of_program() {
         // SAFETY: as the loader makes it, for the thread that has this slot.
@@ -430,7 +429,7 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
         }
         Place::Here if number == libc::SYS_rt_sigprocmask => mask_changed(mask, arguments),
         Place::Here if number == libc::SYS_rt_sigaction => with_way_back(arguments),
-        // Its own process, as the thread knows it, is node 0's.
+        // The thread takes node 0's process for its own.
         Place::Here if number == libc::SYS_tgkill && arguments[0] == processors::process() as usize => {
             let [_, thread, signal, ..] = arguments;
             // SAFETY: has no conditions.
@@ -453,7 +452,7 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
     }
 }
 
-/// The kernel will set this word to 0, and wake who waits for it, when it has ended the calling thread.
+/// The kernel sets this word to 0 and wakes its waiters when the calling thread has ended.
 pub(crate) fn tell_end_to(word: &AtomicU32) {
     // SAFETY: the word lives as long as the process.
     unsafe { call(libc::SYS_set_tid_address, [word.as_ptr() as usize, 0, 0, 0, 0, 0]) };
@@ -579,7 +578,7 @@ extern "C" fn enter(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     }
 }
 
-/// Has a function of the C library called at node 0, where the program's children are started. Its address is the same
+/// Calls a function of the C library at node 0, where the program's children are started. Its address is the same
 /// there. Must not be called at node 0 itself.
 pub(crate) fn call_at_first_node(function: *mut c_void, arguments: Arguments) -> isize {
     let slot = context::own_slot();
@@ -587,7 +586,7 @@ pub(crate) fn call_at_first_node(function: *mut c_void, arguments: Arguments) ->
     at_first_node(slot, function as usize as i64, arguments)
 }
 
-/// Has a system call made by the thread's deputy at node 0.
+/// Lets the thread's deputy at node 0 make a system call.
 fn at_first_node(slot: usize, number: i64, arguments: Arguments) -> isize {
     let record = record(slot);
     record.call_number.store(number as usize, Ordering::Relaxed);
@@ -604,7 +603,7 @@ fn at_first_node(slot: usize, number: i64, arguments: Arguments) -> isize {
     record.call_answer.load(Ordering::Acquire) as isize
 }
 
-/// At node 0: makes the deputies of threads that want one.
+/// Makes the deputies of threads that want one, at node 0.
 pub(crate) fn make_deputies() {
     for (slot, is_there) in DEPUTIES.iter().enumerate() {
         if threads::is_elsewhere(slot)
@@ -620,7 +619,7 @@ pub(crate) fn make_deputies() {
     }
 }
 
-/// The deputy of the threads of a slot: makes their system calls, for as long as the program runs.
+/// The function of the deputy of a slot's threads. It makes their system calls as long as the program runs.
 extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
     start::block_signals();
     runtime::leave_uncounted();

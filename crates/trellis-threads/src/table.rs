@@ -16,7 +16,7 @@ type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
 type Destructor = Option<extern "C-unwind" fn(*mut c_void)>;
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 
-/// What a thread of the program gets, or what the C library's function answers to any other.
+/// Calls this library's function for a thread of the program, and that of the C library for any other thread.
 macro_rules! of_program {
     ($real:ident($($argument:expr),*), $answer:expr) => {
         if crate::context::is_of_program() {
@@ -32,7 +32,7 @@ macro_rules! of_program {
     };
 }
 
-/// The same, if something else is true, too.
+/// As above, under a further condition.
 macro_rules! of_program_if {
     ($condition:expr, $real:ident($($argument:expr),*), $answer:expr) => {
         if $condition {
@@ -59,8 +59,8 @@ macro_rules! or_real {
 }
 
 functions! {
-    // Memory. A block may be one of the region or of the process, whoever gives it back. These come first: to look for a
-    // function that does not exist takes memory.
+    // Memory. A block may be one of the region or of the process, whichever thread gives it back. These functions come
+    // first, because a search for a function that does not exist allocates memory.
     fn malloc(bytes: usize) -> *mut c_void = with |real| or_real!(memory::of_program(Some(bytes), memory::ALIGNMENT, false), real(bytes));
     fn calloc(count: usize, bytes: usize) -> *mut c_void = with |real| or_real!(memory::of_program(count.checked_mul(bytes), memory::ALIGNMENT, true), real(count, bytes));
     fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void = memory::realloc;
@@ -159,7 +159,7 @@ functions! {
     fn srand48(seed: c_long) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
     fn strtok(text: *mut c_char, delimiters: *const c_char) -> *mut c_char = with |real| of_program!(real(text, delimiters), start::at_first_node(real as *mut c_void, [text as usize, delimiters as usize, 0, 0, 0, 0]) as *mut c_char);
 
-    // The user, whom the C library changes for all threads of the process, those of Trellis among them.
+    // The user. The C library changes it for all threads of the process, including those of Trellis.
     fn setuid(user: c_uint) -> c_int = with |real| of_program!(real(user), runtime::unsupported("setuid", USER_WAY_OUT));
     fn setgid(group: c_uint) -> c_int = with |real| of_program!(real(group), runtime::unsupported("setgid", USER_WAY_OUT));
     fn seteuid(user: c_uint) -> c_int = with |real| of_program!(real(user), runtime::unsupported("seteuid", USER_WAY_OUT));
@@ -252,7 +252,7 @@ functions! {
     fn sem_post(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::post(semaphore));
     fn sem_getvalue(semaphore: *mut c_void, to: *mut c_int) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore, to), semaphores::value(semaphore, to));
 
-    // What is done once.
+    // One-time initialisation.
     fn __cxa_guard_acquire(guard: *mut c_void) -> c_int = with |real| of_program!(real(guard), once::guard_acquire(guard));
     fn __cxa_guard_release(guard: *mut c_void) -> () = with |real| of_program!(real(guard), once::guard_release(guard));
     fn __cxa_guard_abort(guard: *mut c_void) -> () = with |real| of_program!(real(guard), once::guard_abort(guard));

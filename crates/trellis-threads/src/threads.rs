@@ -4,8 +4,9 @@
 //! (`control`) and a companion at its node (`context`), which makes it with the C library's function, waits for it, and
 //! says that it has ended.
 //!
-//! Promises: what the creator did is visible to the thread, and what the thread did to whoever joins it. Its handle is
-//! that of pthreads, the address of its control block, which no other thread of any node has at that time.
+//! Promises: what the creator did is visible to the thread, and what the thread did is visible to the thread that joins
+//! it. Its handle is that of pthreads, the address of its control block, which no other thread of any node has at that
+//! time.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -23,9 +24,9 @@ type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
 type Create = unsafe extern "C" fn(*mut usize, *const c_void, Function, *mut c_void) -> c_int;
 
-/// The stack of a private thread; on that of a companion, Trellis' code runs for its thread.
+/// The size of the stack of a private thread. On the stack of a companion, Trellis' code runs for its thread.
 const PRIVATE_STACK_BYTES: usize = 1 << 20;
-/// What the companion needs of it for itself while it waits.
+/// The part of it that the companion itself needs while it waits.
 const COMPANION_RESERVE_BYTES: usize = 64 << 10;
 /// The answers of C11's functions.
 const THRD_SUCCESS: c_int = 0;
@@ -36,20 +37,20 @@ unsafe extern "C" {
     fn pthread_attr_getdetachstate(attributes: *const pthread_attr_t, state: *mut c_int) -> c_int;
 }
 
-/// How many threads of the program run at this node.
+/// The number of threads of the program that run at this node.
 static HERE: AtomicUsize = AtomicUsize::new(0);
 
-/// That number.
+/// The counter of the program's threads at this node.
 pub(crate) fn number_here() -> &'static AtomicUsize {
     &HERE
 }
 
-/// How many threads of the program run at this node.
+/// The number of threads of the program that run at this node.
 pub(crate) fn here() -> usize {
     HERE.load(Ordering::SeqCst)
 }
 
-/// The C library's function, whichever type it has.
+/// The C library's function, of either type.
 macro_rules! real {
     ($name:ident as $type:ty) => {{
         // SAFETY: the C library's function of this name has this type.
@@ -57,13 +58,13 @@ macro_rules! real {
     }};
 }
 
-/// What the program asks for.
+/// The request of the program.
 struct ThreadRequest {
     function: usize,
     argument: usize,
     is_c11: bool,
     is_detached: bool,
-    /// It waits for work as long as the program runs, which ends without it.
+    /// Whether it waits for work as long as the program runs. The program ends without it.
     is_kept: bool,
     mask: u64,
     /// The node where it must run, if that matters.
@@ -209,11 +210,11 @@ pub(crate) fn end_at_first_node(function: extern "C-unwind" fn(*mut c_void) -> *
         mask: 0,
         node: Some(0),
     };
-    // Without room for another thread, the run ends when its time is over; there is nobody to tell.
+    // Without room for another thread, the run ends when its time is over. No caller could handle an error.
     let _ = make(&request);
 }
 
-/// Makes a thread at a node, for a team of OpenMP; its handle.
+/// Makes a thread at a node for a team of OpenMP. Returns its handle.
 pub(crate) fn make_worker(node: usize, function: Function, argument: usize) -> Result<usize, c_int> {
     let mask = start::signal_mask();
     make(&ThreadRequest {
@@ -230,7 +231,7 @@ pub(crate) fn make_worker(node: usize, function: Function, argument: usize) -> R
 /// Runs a function in a thread of every other node, one after the other.
 pub(crate) fn run_elsewhere(function: Function) {
     for node in 1..start::nodes() {
-        // What came of it is known nowhere.
+        // Its result is lost.
         let _ = run_at(node, function, 0);
     }
 }
@@ -294,7 +295,8 @@ fn take_slot(request: &ThreadRequest) -> Option<(usize, usize)> {
     })
 }
 
-/// How many of the threads with which the program lives the one of a slot is: one, or none if it is kept for work.
+/// The number by which the thread of a slot counts among those with which the program lives: one, or none if it is kept
+/// for work.
 fn counted(slot: usize) -> usize {
     usize::from(record(slot).is_kept.load(Ordering::Relaxed) == 0)
 }
@@ -315,7 +317,7 @@ pub(crate) fn serve() {
         }
         relaxed::acquire_for_others();
         for slot in 0..SLOTS {
-            // In this order: a slot that is taken again gets its node before its state.
+            // The order matters, because a slot that is taken again gets its node before its state.
             let is_starting = control.states[slot].load(Ordering::Acquire) == STARTING;
             if control.nodes[slot].load(Ordering::Acquire) as usize != start::node() {
                 continue;
@@ -420,7 +422,7 @@ fn not_begun(slot: usize, error: c_int) {
     let record = record(slot);
     HERE.fetch_sub(1, Ordering::SeqCst);
     record.error.store(error as u32, Ordering::Release);
-    // Nobody may take it for one that is to be started.
+    // No thread may take it for one that is to be started.
     control().states[slot].store(ENDED, Ordering::Release);
     BEGUN[slot].store(false, Ordering::SeqCst);
     runtime::semaphore_signal((&raw const record.started) as usize);
@@ -454,7 +456,7 @@ extern "C-unwind" fn accompany(slot: *mut c_void) -> *mut c_void {
     control().states[slot].store(RUNNING, Ordering::Release);
     runtime::semaphore_signal((&raw const record.started) as usize);
     context::lend_to(slot, COMPANION_RESERVE_BYTES);
-    // What the kernel would have done, for the C library.
+    // Does for the C library what the kernel would have done.
     let number = thread + NUMBER_OFFSET.load(Ordering::Acquire);
     // SAFETY: the word of the thread's control block with its number, of which nothing is left but its memory.
     unsafe { AtomicU32::from_ptr(number as *mut u32) }.store(0, Ordering::Release);
@@ -464,7 +466,7 @@ extern "C-unwind" fn accompany(slot: *mut c_void) -> *mut c_void {
     end(slot, result)
 }
 
-/// The thread of a slot has ended.
+/// Called when the thread of a slot has ended.
 fn end(slot: usize, result: usize) -> *mut c_void {
     let record = record(slot);
     record.result.store(result, Ordering::Relaxed);
@@ -486,20 +488,20 @@ fn end(slot: usize, result: usize) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Where the C library keeps the number of a thread in its control block.
+/// The offset at which the C library keeps the number of a thread in its control block.
 static NUMBER_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
 /// Finds that place. The C library tells it to debuggers (nptl_db): the size of the number in bits, how many there are,
 /// and the offset. Returns the reason if it cannot be found.
 ///
-/// Nothing else tells it: the number of a thread may be the half of an address that lies beside it.
+/// There is no other way to find it: a neighbouring address may have the number of the thread in one half.
 pub(crate) fn find_number() -> Result<(), &'static str> {
     // SAFETY: a constant name; three words that the C library never changes.
-    let told = unsafe {
-        let told = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()) as *const [u32; 3];
-        told.as_ref()
+    let description = unsafe {
+        let description = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()) as *const [u32; 3];
+        description.as_ref()
     };
-    match told {
+    match description {
         Some([32, 1, offset]) => {
             NUMBER_OFFSET.store(*offset as usize, Ordering::Release);
             Ok(())
@@ -530,7 +532,7 @@ extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     function(argument as *mut c_void)
 }
 
-/// Waits for a thread to end; its result.
+/// Waits for a thread to end. Returns its result.
 fn joined(thread: usize, wait: impl FnOnce(usize) -> c_int) -> Result<usize, c_int> {
     let thread = early::handle_of(thread);
     let slot = context::slot_of(thread).ok_or(libc::ESRCH)?;

@@ -2,12 +2,12 @@
 
 use libc::{c_int, clockid_t, timespec};
 
-/// No limit.
+/// There is no limit.
 pub(crate) const FOREVER: u64 = u64::MAX;
-/// Only a try.
+/// The call only tries.
 pub(crate) const NOW: u64 = 0;
 
-/// The nanoseconds until a point in time; 1 if it has passed, because 0 is a try. `None` if it is none.
+/// The nanoseconds until a point in time; 1 if it has passed, because 0 only tries. `None` if it is not a valid time.
 ///
 /// # Safety
 /// The pointer is valid.
@@ -36,7 +36,7 @@ pub(crate) unsafe fn length(time: *const timespec) -> Option<u64> {
     is_valid.then(|| (tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(tv_nsec as u64).clamp(1, FOREVER - 1))
 }
 
-/// Calls with the limit that a point in time is, or returns EINVAL.
+/// Calls with a point in time as the limit, or returns EINVAL.
 ///
 /// # Safety
 /// The pointer is valid.

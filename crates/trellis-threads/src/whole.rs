@@ -24,7 +24,7 @@ type Made = unsafe extern "C" fn(i64, *const Arguments, Call) -> isize;
 /// The function of `libtrellis.so`.
 static MADE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Where a system call has a set of signals.
+/// The argument of a system call that has a set of signals.
 #[derive(Clone, Copy)]
 enum Mask {
     At(usize),
@@ -60,7 +60,7 @@ const STARTERS: [(&CStr, &Real); 7] = [
 /// The functions that do the same with private memory.
 static STARTERS_INSTEAD: [AtomicPtr<c_void>; STARTERS.len()] = [const { AtomicPtr::new(null_mut()) }; STARTERS.len()];
 
-/// The function to call in the place of one of the C library.
+/// The function to call instead of one of the C library.
 pub(crate) fn instead_of(function: *mut c_void) -> *mut c_void {
     let place = STARTERS.iter().position(|(_, real)| real.address() == function);
     let instead = place.filter(|_| faults::are_served_in_thread()).map(|place| &STARTERS_INSTEAD[place]);

@@ -270,8 +270,8 @@ fn the_window_opens_with_arrivals_and_closes_with_losses() {
     sender.start(0);
     (0..400).for_each(|number| sender.submit(number, 50));
     let (mut now, mut cumulative) = (0, 0);
-    let told = |cumulative| Acknowledgement { cumulative, room_bytes: 1 << 30, ..Acknowledgement::default() };
-    sender.acknowledged(now, &told(0), |_| {}).expect("honest");
+    let acknowledges = |cumulative| Acknowledgement { cumulative, room_bytes: 1 << 30, ..Acknowledgement::default() };
+    sender.acknowledged(now, &acknowledges(0), |_| {}).expect("honest");
     let mut windows = Vec::new();
     for _ in 0..4 {
         let mut count = 0;
@@ -283,7 +283,7 @@ fn the_window_opens_with_arrivals_and_closes_with_losses() {
         windows.push(count);
         cumulative += count;
         now += 100_000;
-        sender.acknowledged(now, &told(cumulative), |_| {}).expect("honest");
+        sender.acknowledged(now, &acknowledges(cumulative), |_| {}).expect("honest");
     }
     assert!(windows.is_sorted() && windows[0] == 10 && windows[3] >= 40, "{windows:?}");
     let before = sender.congestion_window();
@@ -292,7 +292,7 @@ fn the_window_opens_with_arrivals_and_closes_with_losses() {
         now += 10_000;
         sender.sent(Plan::Next, now);
     }
-    let mut gap = told(cumulative);
+    let mut gap = acknowledges(cumulative);
     gap.beyond[0] = 0b1111_1110;
     sender.acknowledged(now, &gap, |_| {}).expect("honest");
     assert_eq!(sender.congestion_window(), before / 2);
@@ -314,5 +314,5 @@ fn the_window_opens_with_arrivals_and_closes_with_losses() {
         assert!(sender.congestion_window() <= 2 && sender.outstanding() as u64 <= WINDOW);
     }
     assert!(waits.windows(2).all(|pair| pair[0] < pair[1]), "{waits:?}");
-    assert!(sender.acknowledged(now, &told(100_000), |_| {}).is_err(), "of what was never sent");
+    assert!(sender.acknowledged(now, &acknowledges(100_000), |_| {}).is_err(), "of what was never sent");
 }

@@ -104,7 +104,7 @@ impl End {
                     piece.map(|(fragment, frame, bytes)| (Fragment { sequence: number, ..fragment }, frame, bytes));
                 let arrival = piece.as_ref().map(|(fragment, _, bytes)| self.receiver.accept(fragment, bytes.len()));
                 if piece.is_none() {
-                    self.receiver.told(number).expect("an honest peer");
+                    self.receiver.note_report(number).expect("an honest peer");
                 }
                 let here = self.receiver.acknowledgement(ROOM_BYTES);
                 let at_once = prompt || arrival == Some(Arrival::Duplicate);

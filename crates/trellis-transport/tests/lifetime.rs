@@ -107,32 +107,32 @@ fn a_peer_that_goes_is_lost_and_the_others_go_on() {
 fn a_node_whose_hello_is_not_wanted_is_told_why() {
     let (ports, addresses) = listeners(3);
     let hellos = Arc::new(Mutex::new(Vec::new()));
-    let told: [Arc<Mutex<Vec<String>>>; 3] = Default::default();
+    let refusals: [Arc<Mutex<Vec<String>>>; 3] = Default::default();
     let links: Vec<_> = ports
         .into_iter()
         .enumerate()
         .map(|(node, port)| {
             let mut options = options(node, &addresses, Some(port), Security::Sealed);
             options.hello = format!("hello from {node}").into_bytes();
-            let (hellos, told) = (Arc::clone(&hellos), Arc::clone(&told[node]));
+            let (hellos, refusals) = (Arc::clone(&hellos), Arc::clone(&refusals[node]));
             options.admit = Box::new(move |peer, hello| {
                 let hello = String::from_utf8(hello.to_vec()).unwrap();
                 hellos.lock().unwrap().push((node, peer, hello));
                 if (node, peer) == (0, 2) { Err("node 2 is green".into()) } else { Ok(()) }
             });
-            options.refused = Box::new(move |sentence| told.lock().unwrap().push(sentence));
+            options.refused = Box::new(move |sentence| refusals.lock().unwrap().push(sentence));
             start(options)
         })
         .collect();
     let mut sinks = recorders(3);
     poll_until(&links, &mut sinks, |sinks| {
         // Node 0 is told by its acceptor, after the refusal was sent.
-        let is_told = !told[0].lock().unwrap().is_empty();
-        is_told && sinks[2].lost.len() == 1 && sinks[0].connected == [1] && sinks[1].connected.len() == 2
+        let is_reported = !refusals[0].lock().unwrap().is_empty();
+        is_reported && sinks[2].lost.len() == 1 && sinks[0].connected == [1] && sinks[1].connected.len() == 2
     });
     let why = "node 0 refused this node: node 2 is green".to_owned();
-    assert_eq!(*told[0].lock().unwrap(), ["node 2 was refused: node 2 is green"]);
-    assert_eq!(*told[2].lock().unwrap(), [why.as_str()]);
+    assert_eq!(*refusals[0].lock().unwrap(), ["node 2 was refused: node 2 is green"]);
+    assert_eq!(*refusals[2].lock().unwrap(), [why.as_str()]);
     assert_eq!(sinks[2].lost, [(0, Lost::NodeRefused { why })]);
     assert!(links[2].is_lost(0) && !links[0].is_lost(2) && !links[0].is_connected(2));
     assert_eq!(links[0].statistics().nodes_refused, 1);
@@ -156,20 +156,20 @@ fn nodes_that_do_not_fit_together_are_refused_with_a_sentence() {
     ];
     for (change, sentence) in cases {
         let (mut ports, addresses) = listeners(2);
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let refusals = Arc::new(Mutex::new(Vec::new()));
         let mut second = options(1, &two(&addresses), ports.pop(), Security::Sealed);
         change(&mut second);
         let mut first = options(0, &addresses, ports.pop(), Security::Sealed);
         for options in [&mut first, &mut second] {
-            let told = Arc::clone(&told);
-            options.refused = Box::new(move |sentence| told.lock().unwrap().push(sentence));
+            let refusals = Arc::clone(&refusals);
+            options.refused = Box::new(move |sentence| refusals.lock().unwrap().push(sentence));
         }
         let links = [start(first), start(second)];
         let mut sinks = recorders(2);
         poll_until(&links, &mut sinks, |sinks| sinks[1].lost.len() == 1);
         assert!(sinks[0].connected.is_empty() || sentence.contains("not today"));
-        let told = told.lock().unwrap();
-        assert!(told.iter().any(|each| each.contains(sentence)), "{told:?}");
+        let refusals = refusals.lock().unwrap();
+        assert!(refusals.iter().any(|each| each.contains(sentence)), "{refusals:?}");
     }
 }
 

@@ -234,17 +234,17 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
 #[test]
 fn a_node_whose_hello_is_not_wanted_is_told_why_and_so_is_its_user() {
     let (mut ports, addresses) = datagram_sockets(2);
-    let told: [Arc<Mutex<Vec<String>>>; 2] = Default::default();
+    let refusals: [Arc<Mutex<Vec<String>>>; 2] = Default::default();
     let links: Vec<Arc<dyn Link>> = (0..2)
         .map(|node| {
             let mut options = udp_options(node, &addresses, Some(ports.remove(0)), Security::Sealed);
             options.hello = format!("hello from {node}").into_bytes();
-            let told = Arc::clone(&told[node]);
+            let refusals = Arc::clone(&refusals[node]);
             options.admit = Box::new(move |peer, hello| {
                 assert_eq!(hello, format!("hello from {peer}").as_bytes());
                 if peer == 1 { Err("node 1 is green".into()) } else { Ok(()) }
             });
-            options.refused = Box::new(move |why| told.lock().unwrap().push(why));
+            options.refused = Box::new(move |why| refusals.lock().unwrap().push(why));
             Arc::new(Udp::start(options).unwrap()) as Arc<dyn Link>
         })
         .collect();
@@ -252,8 +252,8 @@ fn a_node_whose_hello_is_not_wanted_is_told_why_and_so_is_its_user() {
     poll_until(&links, &mut sinks, |sinks| sinks[1].lost.len() == 1);
     let why = "node 0 refused this node: node 1 is green".to_owned();
     assert_eq!(sinks[1].lost, [(0, Lost::NodeRefused { why: why.clone() })]);
-    assert_eq!(*told[1].lock().unwrap(), [why]);
-    assert_eq!(*told[0].lock().unwrap(), ["node 1 was refused: node 1 is green"]);
+    assert_eq!(*refusals[1].lock().unwrap(), [why]);
+    assert_eq!(*refusals[0].lock().unwrap(), ["node 1 was refused: node 1 is green"]);
     assert_eq!(links[0].statistics().nodes_refused, 1);
     assert!(!links[0].is_connected(1) && !links[0].is_lost(1));
 }

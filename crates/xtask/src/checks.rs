@@ -97,8 +97,8 @@ fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, aga
     if !output.status.success() {
         let lines: Vec<&str> = text.lines().collect();
         let shown = lines[lines.len().saturating_sub(40)..].join("\n");
-        let told = String::from_utf8_lossy(&output.stderr);
-        bail!("again: {again}{words}\n{shown}\n{told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        bail!("again: {again}{words}\n{shown}\n{printed}");
     }
     Ok(())
 }

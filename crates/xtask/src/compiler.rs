@@ -40,8 +40,8 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     command.env("TRELLIS_COMMAND", workspace.target.join("debug/trellis"));
     step::step("test the compiler pass", || {
         let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(&command)))?;
-        let told = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        println!("{}", told.join(""));
+        let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        println!("{}", printed.join(""));
         match output.status.success() {
             true => Ok(()),
             false => bail!("`{}` ended with {}", step::shown(&command), output.status),
@@ -71,8 +71,8 @@ fn folder(workspace: &Workspace) -> PathBuf {
 fn quietly(command: &mut std::process::Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(command)))?;
     if !output.status.success() {
-        let told = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        bail!("`{}` ended with {}\n{}", step::shown(command), output.status, told.join(""));
+        let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        bail!("`{}` ended with {}\n{}", step::shown(command), output.status, printed.join(""));
     }
     Ok(())
 }

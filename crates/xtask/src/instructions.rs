@@ -79,17 +79,17 @@ fn count(workspace: &Workspace, protocol: &str, access: &str, turns: u64) -> Res
     command.arg(workspace.target.join("debug/trellis-check"));
     command.args(["turns", "--protocol", protocol, "--access", access, "--turns", &turns.to_string()]);
     let output = command.output().context("valgrind cannot be started")?;
-    let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, printed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if !output.status.success() {
-        bail!("`trellis-check turns --protocol {protocol}` failed under valgrind: {told}");
+        bail!("`trellis-check turns --protocol {protocol}` failed under valgrind: {printed}");
     }
     let faults = text.split_whitespace().find_map(|word| word.parse().ok());
-    Ok((instructions(&told).context("valgrind printed no count")?, faults.context("no faults were printed")?))
+    Ok((instructions(&printed).context("valgrind printed no count")?, faults.context("no faults were printed")?))
 }
 
 /// The number after "Collected :".
-fn instructions(told: &str) -> Option<u64> {
-    let (_, count) = told.split_once("Collected :")?;
+fn instructions(printed: &str) -> Option<u64> {
+    let (_, count) = printed.split_once("Collected :")?;
     count.split_whitespace().next()?.parse().ok()
 }
 

@@ -106,7 +106,7 @@ impl Bench {
     }
 
     fn run_all(&self, rows: &[Row], until: Option<Instant>) -> Result<()> {
-        let (start, mut told) = (Instant::now(), Instant::now());
+        let (start, mut printed) = (Instant::now(), Instant::now());
         let (mut failed, mut done) = (0, 0);
         for row in rows {
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -118,8 +118,8 @@ impl Bench {
                 eprintln!("    FAILED: {error:#}\n    again: {}", quoted(&command));
             }
             done += 1;
-            if told.elapsed() > Duration::from_secs(10) {
-                told = Instant::now();
+            if printed.elapsed() > Duration::from_secs(10) {
+                printed = Instant::now();
                 eprintln!("    {done} of {}, {failed} failed, {}", rows.len(), step::seconds(start.elapsed()));
             }
         }

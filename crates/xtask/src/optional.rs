@@ -91,9 +91,9 @@ fn processes(workspace: &Workspace) -> Result<()> {
                 command.args(["--set", "link=fabric", "--set", &format!("fabric_provider={provider}")]);
                 let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
                 if !output.status.success() {
-                    let told = String::from_utf8_lossy(&output.stderr);
+                    let printed = String::from_utf8_lossy(&output.stderr);
                     let found = String::from_utf8_lossy(&output.stdout);
-                    bail!("again: {}\n{found}\n{told}", step::shown(&command));
+                    bail!("again: {}\n{found}\n{printed}", step::shown(&command));
                 }
             }
         }

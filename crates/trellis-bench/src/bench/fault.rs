@@ -152,14 +152,14 @@ fn owner(task: &FaultTask, member: &mut Member) -> Found {
     member.cluster.barrier(1)?;
     // It is idle in a wait while node 1 faults.
     member.cluster.barrier(2)?;
-    compute_until_told(member)?;
+    compute_until_stopped(member)?;
     member.cluster.barrier(3)?;
     Ok(Value::Null)
 }
 
 /// Keeps one thread computing, without calls of Trellis, until the other node reports on the plain connection that it
 /// is done.
-fn compute_until_told(member: &mut Member) -> Result<(), WorkError> {
+fn compute_until_stopped(member: &mut Member) -> Result<(), WorkError> {
     let over = AtomicBool::new(false);
     let connection = member.connection()?;
     std::thread::scope(|scope| {

@@ -98,9 +98,9 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         ));
     }
     let switch = arguments.switch.as_ref().map(|at| open_switch(at, prefix)).transpose()?;
-    let told = switch.as_ref().map_or_else(
+    let routes = switch.as_ref().map_or_else(
         || "routes are somebody else's business".to_owned(),
-        |(switch, _)| format!("routes are told to the switch {}", switch.description().name),
+        |(switch, _)| format!("routes go to the switch {}", switch.description().name),
     );
     let control = arguments.control.clone().unwrap_or_else(|| default_socket(prefix));
     let (name, shown) = (records.name().to_owned(), control.display().to_string());
@@ -123,7 +123,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         let stop = controller.stop();
         Ok::<_, Failure>((controller, move || stop.stop()))
     })?;
-    announce(format_args!("controller {prefix} at port {port}, records in {name}, {told}, control {shown}"));
+    announce(format_args!("controller {prefix} at port {port}, records in {name}, {routes}, control {shown}"));
     say_ready();
     let ended = controller.run(&mut |event| announce(format_args!("{event}")));
     ended.map_err(|error| Failure::new(exit::SYSTEM, format!("the socket at port {port} fails: {error}")))?;

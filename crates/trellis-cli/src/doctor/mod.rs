@@ -374,9 +374,9 @@ mod tests {
         let capabilities = probe();
         let low =
             Machine { cores: 1, descriptors_soft: 64, map_count_max: Some(65_530), overcommit: Some(2), ..machine() };
-        let told = advice(&capabilities, &low).join("\n");
+        let said = advice(&capabilities, &low).join("\n");
         for setting in ["two cores", "ulimit -n", "vm.max_map_count", "vm.overcommit_memory"] {
-            assert!(told.contains(setting), "{setting} is missing in {told}");
+            assert!(said.contains(setting), "{setting} is missing in {said}");
         }
         let fine = advice(&capabilities, &machine()).join("\n");
         assert!(!fine.contains("vm.max_map_count=") && !fine.contains("ulimit"), "{fine}");

@@ -172,9 +172,9 @@ fn print_damage(report: &Report) {
     for damage in &report.damage {
         say!("  {}", described(damage));
     }
-    let told = report.damage.len() as u64;
-    if report.damaged_count > told {
-        say!("  and {} places more", report.damaged_count - told);
+    let listed = report.damage.len() as u64;
+    if report.damaged_count > listed {
+        say!("  and {} places more", report.damaged_count - listed);
     }
 }
 

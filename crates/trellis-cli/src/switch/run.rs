@@ -135,20 +135,20 @@ fn open(arguments: &RunArguments, cluster: Cluster, listed: &[Listed], ends: &En
         }
         None => (make(arguments, cluster, listed)?.into(), None),
     };
-    let mut told = Vec::new();
+    let mut ports = Vec::new();
     for (listed, port) in listed.iter().zip(1..) {
         let is_memory = listed.is_memory;
         switch.set_prefix(listed.prefix, Route { port, is_memory }).map_err(|error| failure(&error))?;
-        told.push(PortDescription { port, host: listed.prefix.home(), is_memory });
+        ports.push(PortDescription { port, host: listed.prefix.home(), is_memory });
     }
-    if let Some(first) = told.iter().find(|host| host.is_memory) {
+    if let Some(first) = ports.iter().find(|host| host.is_memory) {
         let route = Route { port: first.port, is_memory: true };
         switch.set_prefix(Prefix::host(cluster, 0), route).map_err(|error| failure(&error))?;
     }
     if arguments.lease.is_some() {
         switch.set_leases(arguments.lease.map(Duration::from_millis)).map_err(|error| failure(&error))?;
     }
-    Ok(Opened { switch, ports: told, socket })
+    Ok(Opened { switch, ports, socket })
 }
 
 /// Makes a switch of the interfaces of this machine.

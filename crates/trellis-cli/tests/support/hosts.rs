@@ -84,7 +84,7 @@ impl Hosts {
         let address = host["address"].as_str().expect("an address").replace("::1", ":99::7");
         let name = host["name"].as_str().expect("a name");
         let routed = self.ask("run", &[name, "--", "ip", "-6", "route", "add", "local", &address, "dev", "lo"]);
-        assert!(routed.status.success(), "{}", told(&routed));
+        assert!(routed.status.success(), "{}", printed(&routed));
         address
     }
 
@@ -128,7 +128,7 @@ impl Hosts {
     pub(crate) fn signal_node(&self, run: &Run, host: &str, node: usize, signal: &str) {
         let pid = run.node_pid(node).to_string();
         let output = self.ask("run", &[host, "--", "kill", &format!("-{signal}"), &pid]);
-        assert!(output.status.success(), "{}", told(&output));
+        assert!(output.status.success(), "{}", printed(&output));
     }
 }
 
@@ -139,6 +139,6 @@ pub(crate) fn command_in(run: &Run) -> i32 {
 }
 
 /// Everything that a command said.
-pub(crate) fn told(output: &Output) -> String {
+pub(crate) fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }

@@ -9,10 +9,10 @@ use serde_json::Value;
 use trellis_testing::{Need, skip};
 
 /// The seconds after which a host was given up, in a sentence that names it.
-pub(crate) fn seconds_without_answer(told: &str, host: &str) -> f64 {
+pub(crate) fn seconds_without_answer(printed: &str, host: &str) -> f64 {
     let begin = format!("the host {host} did not answer within ");
-    let seconds = told.split_once(&begin).and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
-    seconds.unwrap_or_else(|| panic!("{told}"))
+    let seconds = printed.split_once(&begin).and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    seconds.unwrap_or_else(|| panic!("{printed}"))
 }
 
 pub(crate) struct Lab {
@@ -28,14 +28,14 @@ impl Lab {
         let (clients, servers) = (clients.to_string(), servers.to_string());
         let hosts = ["--clients", &clients, "--servers", &servers, "--switch", "user"];
         let output = lab.ask("up", &[&hosts, more].concat());
-        let told = String::from_utf8_lossy(&output.stderr);
-        if output.status.code() == Some(71) && told.contains("user namespace") {
-            skip(test, Need::Namespaces, told);
+        let printed = String::from_utf8_lossy(&output.stderr);
+        if output.status.code() == Some(71) && printed.contains("user namespace") {
+            skip(test, Need::Namespaces, printed);
             // There is nothing to end.
             std::mem::forget(lab);
             return None;
         }
-        assert!(output.status.success(), "{told}");
+        assert!(output.status.success(), "{printed}");
         Some(lab)
     }
 

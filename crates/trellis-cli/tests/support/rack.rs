@@ -247,9 +247,9 @@ impl Rack {
     /// Sends a request to the controller.
     pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         let output = self.try_to_ask(arguments);
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {told}{}", String::from_utf8_lossy(&output.stderr));
-        told
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+        printed
     }
 
     /// Sends a request that the leading controller refuses while a range is between two homes, until it is accepted.
@@ -258,9 +258,9 @@ impl Rack {
         loop {
             self.status();
             let output = self.try_to_ask(arguments);
-            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             if output.status.success() {
-                return told;
+                return printed;
             }
             assert!(Instant::now() < deadline, "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         }

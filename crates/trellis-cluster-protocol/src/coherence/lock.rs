@@ -270,7 +270,7 @@ impl<P: Coherence> Lock<P> {
 
     fn message(&mut self, now: Nanoseconds, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
-            Message::Retry { page } => self.told_to_retry(from, page, effects),
+            Message::Retry { page } => self.on_retry(from, page, effects),
             Message::Again { page } => self.asked_again(now, from, page, effects),
             Message::Request { range, .. } | Message::Forward { range, .. } if range.count() > 1 => {
                 violation(from, "a request for a run of pages that are asked for one at a time", effects);
@@ -353,7 +353,7 @@ impl<P: Coherence> Lock<P> {
         }
     }
 
-    fn told_to_retry(&mut self, holder: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
+    fn on_retry(&mut self, holder: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
         let Waiting::Spin(microseconds) = self.waiting else { return };
         if !self.inner.is_pending(page) {
             return;

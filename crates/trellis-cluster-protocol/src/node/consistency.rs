@@ -235,10 +235,10 @@ mod tests {
         one.knowledge.intervals.append_notices(NodeId(1), &mut attached);
         let token = Message::Sync(sync::Message::LockToken(0));
         assert_eq!(other.knowledge.hear(NodeId(0), token, &attached), Ok(Some(token)));
-        let refreshing = other.refresh().expect("more changed than is told one by one");
-        let told: Vec<(u32, u64)> = refreshing.take(4).map(|notice| (notice.range.end(), notice.stamp)).collect();
+        let refreshing = other.refresh().expect("more changed than is listed one by one");
+        let listed: Vec<(u32, u64)> = refreshing.take(4).map(|notice| (notice.range.end(), notice.stamp)).collect();
         let ends = [CHUNK_PAGES, 2 * CHUNK_PAGES, 3 * CHUNK_PAGES, PAGES];
-        assert_eq!(told, ends.map(|end| (end, u64::MAX)));
+        assert_eq!(listed, ends.map(|end| (end, u64::MAX)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The processors that a node may use: `--bind-to`.
 //!
 //! Promises: nodes get only processors that this process itself may use, so the limits of a cgroup, of `taskset` and of
-//! a scheduler hold. With `core` no core is given to two nodes of a host. What cannot be had is refused before a node
-//! starts. It must never bind this process.
+//! a scheduler hold. With `core` no core is given to two nodes of a host. A binding that is not possible is refused
+//! before a node starts. It must never bind this process.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::{self, Failure};
 
-/// What a node is bound to.
+/// The processors to which a node is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 pub enum BindTo {
     /// Cores that no other node has: those of the host are divided evenly
@@ -26,7 +26,7 @@ pub enum BindTo {
     None,
 }
 
-/// A processor as Linux numbers it, and what it belongs to.
+/// A processor by its number in Linux, with its core, socket and NUMA node.
 #[derive(Debug, Clone)]
 struct Processor {
     number: usize,
@@ -46,7 +46,7 @@ impl BindTo {
         }
     }
 
-    /// The processors of each of so many nodes of this host; `None` if they are not bound.
+    /// The processors of each node of this host; `None` if the nodes are not bound.
     pub(super) fn processors(self, nodes: usize) -> Result<Option<Vec<CpuSet>>, Failure> {
         if self == BindTo::None {
             return Ok(None);
@@ -68,7 +68,7 @@ impl BindTo {
         Ok(Some(shares.into_iter().map(set).collect()))
     }
 
-    /// The numbers of the processors of each of so many nodes.
+    /// The numbers of the processors of each node.
     fn shares(self, processors: Vec<Processor>, nodes: usize) -> Result<Vec<Vec<usize>>, String> {
         let groups = self.groups(processors);
         let count = groups.len();
@@ -101,7 +101,7 @@ impl BindTo {
     }
 }
 
-/// What the kernel says about a processor (`Documentation/admin-guide/cputopology.rst`).
+/// A fact that the kernel reports about a processor (`Documentation/admin-guide/cputopology.rst`).
 fn processor(number: usize) -> Result<Processor, String> {
     let folder = format!("/sys/devices/system/cpu/cpu{number}");
     let read = |name: &str| {

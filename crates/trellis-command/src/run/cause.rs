@@ -1,4 +1,4 @@
-//! Why a run failed: finds the first cause in what the nodes left behind, and describes it in one sentence.
+//! Why a run failed: finds the first cause in the reports of the nodes, and describes it in one sentence.
 //!
 //! It is pure: it looks only at recorded endings. A node that lost another records that in its status page, however its
 //! program then ends: with status 70, another one, or an uncaught exception. Such an end is a consequence. It must
@@ -19,7 +19,7 @@ pub(super) enum Ended {
         signal: i32,
         core: bool,
     },
-    /// Its host was lost, and how it ended is not known.
+    /// Its host was lost, so its end is not known.
     Lost,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Seen {
     /// Its place in the order of endings.
     pub(super) order: usize,
     /// Whether the launcher had already begun to end the nodes.
-    pub(super) was_told_to_end: bool,
+    pub(super) was_asked_to_end: bool,
     pub(super) stopped: bool,
     /// "while waiting in barrier 3", from its status page when it ended; `None` if it never joined the cluster.
     pub(super) doing: Option<String>,
@@ -88,8 +88,8 @@ impl Seen {
     }
 }
 
-/// How the program ended whose threads ran on these nodes, if it ended by itself: as node 0 did. `None` if another node
-/// failed first, or all were ended.
+/// The end of the program whose threads ran on these nodes, if it ended by itself. It is the end of node 0. `None` if
+/// another node failed first, or all were ended.
 pub(super) fn end_of_program(nodes: &[Seen]) -> Option<Ending> {
     let first = nodes.first()?;
     // A node that noticed the end of node 0 may be reaped first.
@@ -112,13 +112,13 @@ pub(super) fn end_of_program(nodes: &[Seen]) -> Option<Ending> {
 /// The node that failed first, if any: a node's own failure comes before any consequence. A node that ended with
 /// status 0 without leaving the cluster counts as one if others fail for want of it.
 pub(super) fn first_cause(nodes: &[Seen]) -> Option<usize> {
-    let untold = || nodes.iter().enumerate().filter(|(_, seen)| !seen.was_told_to_end);
-    let first = untold()
+    let independent = || nodes.iter().enumerate().filter(|(_, seen)| !seen.was_asked_to_end);
+    let first = independent()
         .filter(|(_, seen)| seen.ended.is_some_and(Ended::is_failure))
         .min_by_key(|(node, seen)| (seen.weight(*node), seen.order))
         .map(|(node, _)| node)?;
     let blamed = nodes[first].blames.filter(|_| nodes[first].is_consequence(first));
-    let early = untold().find(|(node, seen)| seen.ended_early() && blamed == Some(number(nodes, *node)));
+    let early = independent().find(|(node, seen)| seen.ended_early() && blamed == Some(number(nodes, *node)));
     Some(early.map_or(first, |(node, _)| node))
 }
 
@@ -150,7 +150,7 @@ pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
 /// The sentence about a run that took too long. It says what the nodes did at that time.
 pub(super) fn late_sentence(nodes: &[Seen], time: Duration) -> String {
     let did: Vec<String> = (0..nodes.len())
-        .filter(|&node| nodes[node].was_told_to_end)
+        .filter(|&node| nodes[node].was_asked_to_end)
         .map(|node| match &nodes[node].doing {
             Some(doing) => format!("{} was {doing}", named(nodes, node)),
             None => format!("{} was in no cluster", named(nodes, node)),
@@ -233,7 +233,7 @@ pub(super) fn the_others(nodes: &[Seen], cause: usize) -> String {
     let ended: Vec<String> = nodes
         .iter()
         .enumerate()
-        .filter(|(node, seen)| *node != cause && (seen.was_told_to_end || seen.ended.is_none()))
+        .filter(|(node, seen)| *node != cause && (seen.was_asked_to_end || seen.ended.is_none()))
         .map(|(node, _)| number(nodes, node).to_string())
         .collect();
     match ended.as_slice() {
@@ -249,12 +249,12 @@ mod tests {
 
     #[test]
     fn a_run_whose_time_is_over_says_what_each_node_did() {
-        let told = |node, doing: Option<&str>| Seen {
-            was_told_to_end: true,
+        let asked = |node, doing: Option<&str>| Seen {
+            was_asked_to_end: true,
             doing: doing.map(str::to_owned),
             ..seen(node, Some(Ended::Exited(0)), node)
         };
-        let nodes = [told(0, Some("waiting at barrier 7")), told(1, None), seen(2, Some(Ended::Exited(0)), 0)];
+        let nodes = [asked(0, Some("waiting at barrier 7")), asked(1, None), seen(2, Some(Ended::Exited(0)), 0)];
         assert_eq!(
             late_sentence(&nodes, Duration::from_secs(90)),
             "the run took longer than --timeout 90s: node 0 (pid 4710) was waiting at barrier 7; node 1 (pid 4711) was in no cluster"
@@ -316,9 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn those_that_were_told_to_end_are_no_cause() {
+    fn nodes_that_were_asked_to_end_are_no_cause() {
         let mut nodes = vec![seen(0, Some(Ended::Exited(1)), 3), seen(1, Some(KILLED), 1)];
-        nodes[1].was_told_to_end = true;
+        nodes[1].was_asked_to_end = true;
         assert_eq!(first_cause(&nodes), Some(0));
         assert_eq!(sentence(&nodes, 0), "node 0 (pid 4710) exited with status 1; node 1 was ended");
     }

@@ -135,7 +135,7 @@ pub(super) fn signal_group(pid: i32, signal: i32) {
     unsafe { libc::kill(-pid, signal) };
 }
 
-/// What became of a child.
+/// The end or the change of a child.
 pub(super) enum Change {
     Stopped(bool),
     Ended(Ended),
@@ -182,7 +182,7 @@ fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
 /// Runs in the child between fork and exec: the kernel places the program, its libraries and its stack where it places
 /// them in every process with these settings.
 fn fix_addresses() -> io::Result<()> {
-    /// The room of the stack of the main thread, above which libraries are placed; the usual one.
+    /// The usual limit of the main thread's stack, above which libraries are placed.
     const STACK_BYTES: libc::rlim_t = 8 << 20;
     // SAFETY: system calls on plain numbers.
     unsafe {
@@ -274,7 +274,7 @@ pub(super) fn pipe_holding(bytes: &[u8]) -> Result<OwnedFd, Failure> {
 /// 32 unpredictable bytes.
 pub(super) fn fresh_secret() -> Result<[u8; 32], Failure> {
     let mut secret = [0u8; 32];
-    // So few bytes come whole.
+    // The kernel returns so few bytes at once.
     match getrandom(&mut secret, GetRandomFlags::empty()) {
         Ok(_) => Ok(secret),
         Err(error) => Err(Failure::new(exit::SYSTEM, format!("cannot draw a secret with getrandom: {error}"))),

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
 use crate::run::supervise::{LEFTOVER, LEFTOVER_FAILED};
 
-/// How often it is looked whether something is left.
+/// The time between two looks for processes that are left.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes this process the parent of orphans that its nodes leave behind.
@@ -35,7 +35,8 @@ impl Sweep {
         Sweep { terminate_at, kill_at: terminate_at + timeout, is_terminated: false }
     }
 
-    /// Does what the time calls for, or kills at once if that is urgent; returns whether nothing is left but `excepted`.
+    /// Does the next step for which it is time, or kills at once if that is urgent. Returns whether nothing is left but
+    /// `excepted`.
     pub(super) fn step(&mut self, excepted: i32, is_urgent: bool) -> bool {
         let left = children_except(excepted);
         let now = Instant::now();

@@ -11,7 +11,7 @@ use crate::exit::{Failure, SYSTEM};
 
 /// Written instead of a process group when the run ended in order.
 const FAREWELL: i32 = 0;
-/// The most groups that the guard can remember: one per node.
+/// The maximum number of groups that the guard remembers: one per node.
 const GROUPS_MAX: usize = trellis::config::NODES_MAX;
 
 /// The launcher's end of the guard.

@@ -55,7 +55,7 @@ impl SecretFile {
         let refused = |error| {
             Failure::new(exit::FILE, format!("cannot write the secret for those who join, {}: {error}", path.display()))
         };
-        // Must be a new file, so that nobody who prepared a file of this name can read it.
+        // The file must be new. Otherwise a user who prepared a file of this name could read it.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(refused)?;
         let made = SecretFile { path: path.clone() };
         file.write_all(secret).map_err(refused)?;
@@ -85,7 +85,7 @@ pub struct JoinedNode {
     pub launcher: i32,
     /// The address at which it joined.
     pub cluster: String,
-    /// What it does now.
+    /// Its present activity.
     pub doing: String,
 }
 

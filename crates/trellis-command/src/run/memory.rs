@@ -19,7 +19,7 @@ use crate::exit::{self, Failure};
 const SERVER: Host = Host(0x1000);
 const PAGE_BYTES: u64 = 4096;
 
-/// Where the run's own memory server is, and how much memory it provides.
+/// The place of the run's own memory server, and the size of its memory.
 pub(super) struct Place {
     cluster: Cluster,
     bytes: u64,

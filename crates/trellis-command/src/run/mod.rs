@@ -246,9 +246,9 @@ pub struct Plan {
     pub hosts: Option<Hosts>,
     /// The working directory of the nodes, if it is not that of this process.
     pub directory: Option<PathBuf>,
-    /// What each node is bound to.
+    /// The processors to which each node is bound.
     pub bind_to: BindTo,
-    /// What happens to the output of the nodes.
+    /// The treatment of the output of the nodes.
     pub output: Output,
     /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
     /// empty.
@@ -257,16 +257,17 @@ pub struct Plan {
     pub shown: Option<Nodes>,
     /// Who gets this process's standard input.
     pub input: InputMode,
-    /// After this time the nodes are ended.
+    /// The time after which the nodes are ended.
     pub time_max: Option<Duration>,
     /// Whether the launcher keeps its notices to itself.
     pub is_quiet: bool,
-    /// The nodes are one process, as the program sees it, with so many processors: its threads run on all of them.
+    /// The number of processors that a program with threads on several nodes sees. For the program, the nodes are one
+    /// process.
     pub processors: Option<u32>,
 }
 
 impl Plan {
-    /// Where the nodes' program is searched, if they have a variable for it.
+    /// The search path of the nodes' program, if they have a variable for it.
     fn search_path(&self) -> Option<&OsStr> {
         self.variables.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.as_os_str())
     }
@@ -290,7 +291,7 @@ pub struct Made {
     pub stdout: Vec<Vec<u8>>,
     /// The last counters in each node's status page.
     pub counters: Vec<Option<trellis::Counters>>,
-    /// Where the nodes wrote their records, if they did.
+    /// The directory in which the nodes wrote their records, if they did.
     pub record: Option<PathBuf>,
     /// How each node ended.
     seen: Vec<Seen>,
@@ -403,7 +404,7 @@ pub fn existing_directory(directory: &Path) -> Result<PathBuf, Failure> {
     let made = fs::create_dir_all(directory).and_then(|()| fs::canonicalize(directory)).map_err(|error| {
         Failure::new(exit::FILE, format!("cannot make the directory {}: {error}", directory.display()))
     })?;
-    // Checked before hours of work, and not after them.
+    // This is checked before hours of work, not after them.
     match tempfile::tempfile_in(&made) {
         Ok(_) => Ok(made),
         Err(error) => Err(Failure::new(exit::FILE, format!("cannot write into {}: {error}", made.display()))),
@@ -424,7 +425,7 @@ pub fn launch(plan: &Plan) -> Result<Made, Failure> {
 /// `review` is where the nodes write their records if the configuration names no other place.
 fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Result<Made, Failure> {
     plan.check_count()?;
-    // Before there is anything that a signal could leave behind, and until that is gone.
+    // Signals are handled from here on, before there is anything that a signal could leave behind, until it is gone.
     let signals = Signals::block()?;
     let requests = joining.join.is_some().then(Requests::listen).transpose()?;
     descendants::adopt_orphans();
@@ -497,7 +498,7 @@ fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, gua
     Fleet::connect(hosts, &common, signals, guard)
 }
 
-/// What the agents of other hosts need to start the nodes.
+/// The description from which the agents of other hosts start the nodes.
 fn assignment(plan: &Plan, wiring: &Wiring, has_record: bool) -> Result<Assignment, Failure> {
     // The configuration of this process counts there, too, except what describes the host.
     let counts_there = |name: &str| config::is_key_variable(name) && name != "TRELLIS_PREFIX";
@@ -520,17 +521,17 @@ fn assignment(plan: &Plan, wiring: &Wiring, has_record: bool) -> Result<Assignme
     })
 }
 
-/// What all nodes of a run have in common.
+/// The common part of all nodes of a run.
 struct Wiring {
     /// Bound to ports that the kernel chose, and already listening: a peer that connects early waits in the backlog.
     sockets: Vec<OwnedFd>,
-    /// `None` if every process finds it by itself.
+    /// `None` if every process finds its address by itself.
     secret: Option<[u8; 32]>,
     secret_file: Option<SecretFile>,
     environment: Vec<(String, OsString)>,
-    /// Where the nodes write their records.
+    /// The directory in which the nodes write their records.
     record: Option<PathBuf>,
-    /// Where the run's own memory server is.
+    /// The place of the run's own memory server.
     memory: Option<memory::Place>,
     /// The library that is loaded first into the program.
     preload: Preload,
@@ -667,7 +668,7 @@ fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStat
 }
 
 impl Output {
-    /// Where a node on this host writes.
+    /// The destination of the output of a node on this host.
     fn of_node(&self, node: usize, is_shown: bool) -> Result<NodeOutput, Failure> {
         match self {
             Output::Raw if is_shown => Ok(NodeOutput::Inherited),
@@ -679,7 +680,7 @@ impl Output {
         }
     }
 
-    /// Where the streams of a node go that the launcher gets; `host` is its host if hosts were named.
+    /// The destinations of the streams that the launcher gets from a node. `host` is its host if hosts were named.
     fn destinations(
         &self,
         host: Option<&str>,
@@ -748,7 +749,7 @@ fn ending_of(finished: &Finished, is_record_wanted: bool, time_max: Option<Durat
         return Err(Failure::new(exit::TIMED_OUT, cause::late_sentence(seen, time)));
     }
     if let Some(failure) = &finished.incomplete {
-        // Whoever interrupts a run may lose output, but hears of it.
+        // A user who interrupts a run may lose output, and is informed of it.
         return Err(finished.asked_by.map_or_else(
             || failure.clone(),
             |signal| {

@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
-/// The most bytes that may wait for a slow reader of the launcher's output; beyond that, the nodes are not read.
+/// The maximum number of bytes that wait for a slow reader of the launcher's output. Beyond that, the nodes are not
+/// read.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 /// A line longer than this is passed on in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -70,15 +71,15 @@ impl LineCutter {
     }
 }
 
-/// Where a stream's bytes go.
+/// The destination of a stream's bytes.
 pub(super) enum Destination {
     /// Lines with a prefix, to the launcher's standard output (0) or standard error (1).
     Lines { cutter: LineCutter, outlet: usize },
     /// As they are, to the launcher's standard output (0) or standard error (1).
     Raw { outlet: usize },
-    /// As they are, to a file; and elsewhere, too.
+    /// As they are, to a file and to another destination.
     File(File, Box<Destination>),
-    /// To nobody.
+    /// They are dropped.
     Nowhere,
     /// Captured whole, for the command itself.
     Captured(Vec<u8>),
@@ -122,7 +123,7 @@ impl Destination {
 
 /// One stream of a node.
 pub(super) struct Stream {
-    /// Where its bytes are read; `None` if an agent sends them.
+    /// The descriptor from which its bytes are read; `None` if an agent sends them.
     descriptor: Option<OwnedFd>,
     pub(super) destination: Destination,
 }

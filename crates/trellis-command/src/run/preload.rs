@@ -1,9 +1,9 @@
-//! The library that is loaded first into a node's program: the one with which the program's faults may be served in its
-//! threads, or the one with which its threads may run on several nodes.
+//! The library that is loaded first into a node's program: the one that lets the program's threads serve their own
+//! faults, or the one that lets its threads run on several nodes.
 //!
-//! Promises: a program that would not start with the first one, or that makes its system calls past it, does not get it;
-//! the user is told once, with the reason. A program that cannot have the second one is refused with the reason, before
-//! it starts.
+//! Promises: a program that would not start with the first one, or that makes its system calls past it, does not get
+//! it. The user gets one sentence with the reason. A program that cannot have the second one is refused with the
+//! reason, before it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -35,18 +35,18 @@ pub(crate) enum Preload {
     Nothing,
     /// The one that makes calls of the C library whole, if it helps the program.
     Calls {
-        /// Whether the user hears why it does not.
+        /// Whether the user gets the reason if it does not.
         says: bool,
     },
     /// The one that lets its threads run on several nodes.
     Threads {
-        /// How many processors the program sees.
+        /// The number of processors that the program sees.
         processors: u32,
     },
 }
 
 impl Preload {
-    /// What the nodes of a cluster get.
+    /// The library for the nodes of a cluster.
     pub(super) fn for_nodes(config: &Config, processors: Option<u32>) -> Preload {
         match processors {
             Some(processors) => Preload::Threads { processors },
@@ -128,9 +128,9 @@ fn library(name: &str, program: &OsStr, path: Option<&OsStr>) -> Result<std::pat
             "it runs with the rights of another user (set-user-ID), and no library can be loaded into it".to_owned()
         );
     }
-    // Only the parts that are looked at are read: most of a large program is debug symbols.
+    // Only the parts that are needed are read, because most of a large program is debug symbols.
     let contents = file.map(ReadCache::new);
-    // What is no program of this kind is a script, whose interpreter gets the library, or fails when it is started.
+    // A file of another kind is a script, whose interpreter gets the library, or fails when it is started.
     if let Some(why) = contents.as_ref().and_then(|contents| reason(contents)) {
         return Err(why.to_owned());
     }
@@ -143,7 +143,7 @@ fn library(name: &str, program: &OsStr, path: Option<&OsStr>) -> Result<std::pat
     Ok(library)
 }
 
-/// Why a program does not get the library, as far as its file tells.
+/// The reason why a program does not get the library, as far as its file shows it.
 fn reason<'data>(contents: impl ReadRef<'data>) -> Option<&'static str> {
     let header = FileHeader64::<Endianness>::parse(contents).ok()?;
     let endian = header.endian().ok()?;

@@ -1,11 +1,12 @@
-//! `--races`: whether a program is free of data races, as far as its code tells.
+//! `--races`: whether a program is free of data races, as far as its code shows.
 //!
-//! Release consistency orders what threads store only by calls that Trellis sees. Instructions that are atomic, a fence,
-//! or a wait in a loop show that threads order something by themselves. Some compilers make a reduction of OpenMP out of an
-//! atomic instruction after the loop; it changes one variable, which is small or lies on a stack, so it is no relaxed memory.
+//! Release consistency orders what threads store only by calls that Trellis sees. Atomic instructions, fences and waits
+//! in a loop show that threads order their accesses by themselves. Some compilers make a reduction of OpenMP out of an
+//! atomic instruction after the loop; it changes one variable, which is small or lies on a stack, so it is no relaxed
+//! memory.
 //!
-//! Promises: the program and those libraries are looked at whose variables the program's threads share. What cannot be
-//! read counts as not free of data races. A flag that is set by a plain store leaves no trace in the code.
+//! Promises: the program is examined, and those libraries whose variables the program's threads share. A file that
+//! cannot be read counts as not free of data races. A flag that is set by a plain store leaves no trace in the code.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,8 +23,8 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind, Sy
 use trellis_base::is_c_library;
 use trellis_output::programs;
 
-/// Libraries that are not looked at, as those of C. Their atomic instructions change small blocks, which stay sequentially
-/// consistent, or memory that they have from the kernel.
+/// Libraries that are not examined, such as those of C. Their atomic instructions change small blocks, which stay
+/// sequentially consistent, or memory that they have from the kernel.
 const OF_LANGUAGES: &[&str] = &[
     "linux-vdso",
     "libgomp.so",
@@ -42,11 +43,11 @@ const OF_REGIONS: &[&str] = &["._omp_fn", "omp_outlined"];
 /// Code by which threads order their accesses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ordering {
-    /// The first of these instructions, and where it stands.
+    /// The first of these instructions, and its place.
     instruction: &'static str,
     place: String,
     file: PathBuf,
-    /// How many more there are.
+    /// The number of further ones.
     more: usize,
 }
 
@@ -167,7 +168,7 @@ fn in_file(file: &Path, bytes: &[u8]) -> Result<Option<Ordering>, String> {
     Ok(found)
 }
 
-/// What is found in a section.
+/// The findings in a section.
 struct Section {
     /// The instructions that order threads.
     ordering: Vec<Instruction>,

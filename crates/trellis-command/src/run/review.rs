@@ -15,7 +15,7 @@ use super::{Made, RunArguments, status};
 use crate::exit::Failure;
 use crate::scratch::Scratch;
 
-/// How many faults of a node a record for the advice alone keeps.
+/// The number of faults of a node that a record for the advice alone keeps.
 pub(super) const FAULTS_MAX: usize = 100_000;
 
 /// The choices of the user.
@@ -24,9 +24,9 @@ pub(super) struct Review {
     gives_advice: bool,
     phase: Option<String>,
     since: SystemTime,
-    /// Where nodes write records if the user names no other place.
+    /// The directory in which nodes write records if the user names no other.
     scratch: Option<Scratch>,
-    /// Why there is no such place.
+    /// The reason why there is no such directory.
     failure: Option<Failure>,
 }
 
@@ -50,7 +50,7 @@ impl Review {
         })
     }
 
-    /// Where nodes write records if the configuration names no other place.
+    /// The directory in which nodes write records if the configuration names no other.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.scratch.as_ref().map(Scratch::path)
     }

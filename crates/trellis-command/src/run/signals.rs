@@ -83,7 +83,7 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // One that came after the end of the run asks for nothing more. The exit status of the run counts.
+        // A signal after the end of the run has no effect. The exit status of the run counts.
         while self.next().is_some() {}
         self.previous.set();
     }

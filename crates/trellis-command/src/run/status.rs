@@ -1,4 +1,4 @@
-//! What a node reports to its launcher: its activity, its last sentence, its counters.
+//! The report of a node to its launcher: its activity, its last sentence, its counters.
 //!
 //! The page is only read here. A program that does not use Trellis never opens it, and then there is no report.
 

@@ -27,7 +27,7 @@ pub enum InputMode {
 }
 
 impl InputMode {
-    /// Which of so many nodes get it.
+    /// The nodes that get it.
     pub(super) fn nodes(self, count: usize) -> Range<usize> {
         match self {
             InputMode::First => 0..1,
@@ -46,12 +46,12 @@ impl InputMode {
     }
 }
 
-/// The writing end of a node's standard input, and what waits for it.
+/// The writing end of a node's standard input, and the bytes that wait for it.
 pub(super) struct InputPipe {
     pipe: OwnedFd,
     pending: Vec<u8>,
     is_at_end: bool,
-    /// How many bytes the node's pipe has taken.
+    /// The number of bytes that the node's pipe has taken.
     pub(super) taken: usize,
 }
 
@@ -98,23 +98,23 @@ pub(super) struct Relay {
     here: Vec<InputPipe>,
     /// The places of agents with such nodes, and how many bytes each of them takes at the moment.
     agents: Vec<(usize, usize)>,
-    /// What was read and not given to the agents yet.
+    /// The bytes that were read and not given to the agents yet.
     fresh: Vec<u8>,
     at_end: bool,
 }
 
 impl Relay {
-    /// A node on this host gets it.
+    /// Adds a node on this host.
     pub(super) fn add(&mut self, pipe: OwnedFd) {
         self.here.push(InputPipe::new(pipe));
     }
 
-    /// Nodes of an agent get it.
+    /// Adds the nodes of an agent.
     pub(super) fn add_agent(&mut self, place: usize) {
         self.agents.push((place, ON_THEIR_WAY_BYTES_MAX));
     }
 
-    /// How many bytes everybody who gets them can take.
+    /// The number of bytes that every receiver can take.
     fn room(&self) -> usize {
         if self.here.iter().any(InputPipe::is_waiting) || self.here.is_empty() && self.agents.is_empty() {
             return 0;
@@ -155,7 +155,7 @@ impl Relay {
         None
     }
 
-    /// An agent has room for so many bytes more, or wants none.
+    /// Notes that an agent has room for more bytes, or wants none.
     pub(super) fn taken(&mut self, place: usize, bytes: Option<usize>) {
         match bytes {
             Some(bytes) => {

@@ -31,7 +31,7 @@ enum Place {
 }
 
 impl Summary {
-    /// Checks the name of the file, because a mistake in it is better heard of before hours of work than after them.
+    /// Checks the name of the file, because a mistake in it must be reported before hours of work, not after them.
     pub(super) fn of(arguments: &RunArguments) -> Result<Summary, Failure> {
         let json = match &arguments.json {
             None => None,
@@ -53,10 +53,10 @@ impl Summary {
         }
     }
 
-    /// Checks a plan and describes it, in place of carrying it out.
+    /// Checks a plan and describes it, instead of carrying it out.
     pub(super) fn try_out(self, plan: &Plan, joining: &Joining) -> Ending {
         plan.check_count()?;
-        // Only to have as many nodes as there will be.
+        // This only makes the list as long as the number of nodes.
         let addresses: Vec<String> = (1..=plan.nodes).map(|port| format!("127.0.0.1:{port}")).collect();
         check_configuration(plan, joining, &addresses.join(","))?;
         if plan.hosts.is_none() {
@@ -71,7 +71,7 @@ impl Summary {
         Ok(exit::FINE)
     }
 
-    /// Reports how the run went; the failure of `--json` only counts where the run itself did not fail.
+    /// Reports on the run. A failure of `--json` only counts if the run itself did not fail.
     pub(super) fn end(self, plan: &Plan, outcome: Result<Made, Failure>) -> Ending {
         let Summary { is_verbose, is_quiet, json, began } = self;
         let seconds = began.elapsed().as_secs_f64();

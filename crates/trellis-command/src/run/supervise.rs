@@ -28,7 +28,7 @@ use crate::run::status::NodeStatus;
 use crate::run::stdin::Relay;
 
 const LAUNCHER: &str = "`trellis run`";
-/// The launcher waits for its nodes, and passes everything on that they write.
+/// The launcher waits for its nodes, and passes on everything that they write.
 pub(crate) const NODES: Deadline = Deadline {
     who: LAUNCHER,
     waits_for: "its nodes, and who reads their output",
@@ -101,13 +101,13 @@ enum Stage {
     Running,
     /// A consequence was reported; its cause may follow.
     Deciding(Instant),
-    /// The node that is to blame has said that it failed, and is about to end.
+    /// The node that is to blame has reported its failure, and is about to end.
     Failing(Instant),
     /// A signal asked the run to end; the nodes get time to end by themselves.
     Asked(Instant),
     /// SIGTERM was sent; SIGKILL follows.
     Terminating(Instant),
-    /// SIGKILL was sent; nodes of other hosts that are not heard of by then count as lost.
+    /// SIGKILL was sent. Nodes of other hosts that do not report by then count as lost.
     Killed(Instant),
 }
 
@@ -132,7 +132,7 @@ pub(super) struct Supervisor<'a> {
     endings: usize,
     asked_by: Option<i32>,
     asked_count: usize,
-    /// When the time of the run is over, if it is limited, and whether it is.
+    /// When the time of the run is over, if it is limited, and whether it is over.
     ends_at: Option<Instant>,
     is_late: bool,
     unwritten: Option<io::Error>,
@@ -142,14 +142,14 @@ pub(super) struct Supervisor<'a> {
     fleet: Fleet,
     /// Why an agent could not start its nodes.
     refused: Option<Failure>,
-    /// Where records of nodes on other hosts are written, and those that were begun.
+    /// The directory for records of nodes on other hosts, and the records that were begun.
     records: Option<PathBuf>,
     begun_records: BTreeMap<usize, Unfinished>,
-    /// Why output or a record of a node is not here.
+    /// The reason why output or a record of a node is missing.
     incomplete: Option<Failure>,
     /// When the nodes that may be to blame are looked at again.
     shows_at: Instant,
-    /// What agents had to say to the user.
+    /// The sentences of agents for the user.
     noticed: BTreeSet<String>,
     /// Whether the nodes are one process, as the program sees it: node 0 gets the signals, and its end is that of all.
     is_one_process: bool,
@@ -169,12 +169,12 @@ pub(super) struct Finished {
     pub(super) unwritten: Option<io::Error>,
     /// Why nodes could not be started on another host.
     pub(super) refused: Option<Failure>,
-    /// Why output or a record of a node is not here.
+    /// The reason why output or a record of a node is missing.
     pub(super) incomplete: Option<Failure>,
 }
 
 impl Finished {
-    /// Whether the launcher did all that it had to.
+    /// Whether the launcher completed its work.
     pub(super) fn is_complete(&self) -> bool {
         !self.is_late && self.unwritten.is_none() && self.refused.is_none() && self.incomplete.is_none()
     }
@@ -407,11 +407,11 @@ impl<'a> Supervisor<'a> {
             Report::Refused { code, sentence } => {
                 let host = self.fleet.host(place);
                 self.refused.get_or_insert(Failure::new(code, format!("host {host}: {sentence}")));
-                // Those that were not started never will be.
+                // Nodes that were not started will not be started any more.
                 self.lose_nodes(place, "it could not be started", |node| node.seen.pid == 0);
             }
             Report::Notice(sentence) => {
-                // Most hosts have the same to say.
+                // Most hosts report the same.
                 if self.noticed.insert(sentence.clone()) {
                     let host = self.fleet.host(place);
                     trellis_output::lines::report(format_args!("host {host}: {sentence}"));
@@ -496,7 +496,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Says that the launcher is there, and notes which hosts are not.
+    /// Sends signs of life, and notes which hosts send none.
     fn look_after_fleet(&mut self, now: Instant) {
         self.fleet.send_heartbeats(now);
         for (place, why) in self.fleet.lost(now, self.is_ending()) {
@@ -558,7 +558,7 @@ impl<'a> Supervisor<'a> {
         self.asked_count += 1;
         self.asked_by.get_or_insert(signal);
         if self.is_one_process {
-            // What follows from a signal, and from the next one, is the program's to say.
+            // The program decides what follows from a signal, and from the next one.
             return self.signal_program(signal);
         }
         if self.asked_count > 1 {
@@ -566,8 +566,8 @@ impl<'a> Supervisor<'a> {
             return;
         }
         for node in &mut self.nodes {
-            // What follows is an answer to the signal, not a failure.
-            node.seen.was_told_to_end |= node.seen.ended.is_none();
+            // An end after this is an answer to the signal, not a failure.
+            node.seen.was_asked_to_end |= node.seen.ended.is_none();
         }
         self.signal_all(signal);
         if matches!(self.stage, Stage::Running | Stage::Deciding(_) | Stage::Failing(_)) {
@@ -581,19 +581,19 @@ impl<'a> Supervisor<'a> {
             let is_it = |node: &Node| node.agent.is_none() && node.seen.pid == pid && node.seen.ended.is_none();
             match self.nodes.iter().position(is_it) {
                 Some(number) => self.note(number, change),
-                // What carries a connection; else the guard, or a process that a node left behind and the kernel gave
-                // to us.
+                // This is the process that carries a connection, or the guard, or a process that a node left behind and
+                // the kernel gave to us.
                 None => self.fleet.note(pid, &change),
             }
         }
     }
 
-    /// Records what became of a node.
+    /// Records the end or the change of a node.
     fn note(&mut self, number: usize, change: Change) {
         let node = &mut self.nodes[number];
         match change {
             // Changes by the launcher's own later SIGCONT are not recorded.
-            Change::Stopped(is_stopped) if !node.seen.was_told_to_end => node.seen.stopped = is_stopped,
+            Change::Stopped(is_stopped) if !node.seen.was_asked_to_end => node.seen.stopped = is_stopped,
             Change::Stopped(_) => {}
             Change::Ended(ended) => {
                 node.seen.ended = Some(ended);
@@ -604,7 +604,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Decides what follows from what was observed.
+    /// Decides the next steps from the observations.
     fn advance(&mut self) {
         let now = Instant::now();
         match self.stage {
@@ -613,7 +613,7 @@ impl<'a> Supervisor<'a> {
                 self.terminate(now);
             }
             Stage::Running if self.is_one_process && self.nodes[0].seen.ended.is_some() => {
-                // The others have nothing left to do but to write their records.
+                // The others only have to write their records.
                 self.stage = Stage::Asked(now + ASKED.time());
             }
             Stage::Running | Stage::Deciding(_) | Stage::Failing(_) => {
@@ -656,7 +656,7 @@ impl<'a> Supervisor<'a> {
             return false;
         };
         if self.nodes[node].agent.is_some_and(|agent| self.fleet.is_unheard(agent, Instant::now())) {
-            // Its host has vanished, or is about to be heard of again.
+            // Its host has vanished, or is about to report again.
             return true;
         }
         let mut now = seen[node].clone();
@@ -683,8 +683,8 @@ impl<'a> Supervisor<'a> {
 
     fn mark_reported(&mut self) {
         for node in &mut self.nodes {
-            if node.seen.ended.is_none() && !node.seen.was_told_to_end {
-                node.seen.was_told_to_end = true;
+            if node.seen.ended.is_none() && !node.seen.was_asked_to_end {
+                node.seen.was_asked_to_end = true;
                 node.status.describe(&mut node.seen);
             }
         }
@@ -756,7 +756,7 @@ impl<'a> Supervisor<'a> {
             incomplete: self.incomplete,
         };
         for mut node in self.nodes {
-            if !node.seen.was_told_to_end && node.seen.ended != Some(Ended::Lost) {
+            if !node.seen.was_asked_to_end && node.seen.ended != Some(Ended::Lost) {
                 node.status.describe(&mut node.seen);
             }
             let [stdout, _] = node.kept;

@@ -33,7 +33,7 @@ others as for `trellis run`.";
 /// reads it.
 const RELAXED_VARIABLE: &str = "TRELLIS_THREADS_RELAXED";
 
-/// What is said about data races.
+/// The statement of the user about data races.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Races {
     /// It may have some: all memory is sequentially consistent
@@ -44,7 +44,7 @@ enum Races {
     Auto,
 }
 
-/// What stays sequentially consistent.
+/// The memory that stays sequentially consistent.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rules {
     heap_bytes_below: usize,
@@ -68,14 +68,14 @@ impl Rules {
         Ok(rules)
     }
 
-    /// What the library is told.
-    fn told(&self) -> String {
+    /// The text that the library reads.
+    fn text(&self) -> String {
         let bytes = std::iter::once(self.heap_bytes_below.to_string());
         bytes.chain(self.variables.iter().cloned()).collect::<Vec<_>>().join(",")
     }
 }
 
-/// What the library is told, if some memory is to be under release consistency.
+/// The text that the library reads, if some memory is under release consistency.
 fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
     let found = match races {
         Races::Allowed => return None,
@@ -105,7 +105,7 @@ fn relaxed(races: Races, rules: Rules, plan: &Plan) -> Option<String> {
         )),
         (_, Ok(None) | Err(_)) => {}
     }
-    Some(rules.told())
+    Some(rules.text())
 }
 
 /// Run the threads of an existing program on several nodes

@@ -198,12 +198,12 @@ impl Controller {
             _ => {}
         }
         let incarnation = record.incarnation;
-        let is_told = match record.boot_id {
+        let is_informed = match record.boot_id {
             Some(_) if is_same_boot => true,
             // It has restarted, and knows nothing about the leases that it gave.
             known => self.change(known.is_some(), |record| record.boot_id = Some(boot_id), effects),
         };
-        if !is_told {
+        if !is_informed {
             return;
         }
         // It has memory now: from here on, losing that memory loses the pages.

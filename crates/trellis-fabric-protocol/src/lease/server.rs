@@ -316,13 +316,13 @@ impl RangeServer {
     /// The controller calls this server. The server reports, unless it is home and already knows all that the call says. It also
     /// reports while an earlier report has no answer: that one may have gone to a controller that is gone.
     fn called_up(&mut self, now: Nanoseconds, placement: &Placement, call: u64) {
-        let is_as_told = |home: &Home| {
+        let knows_all = |home: &Home| {
             let Placement { incarnation, hand_to, .. } = placement;
             home.incarnation == *incarnation && (home.hand_to.is_some() || hand_to.is_none()) && now < home.until
         };
         if call != self.called && placement.incarnation >= self.memory.incarnation {
             self.called = call;
-            if !self.asked.is_empty() || !self.home.as_ref().is_some_and(is_as_told) {
+            if !self.asked.is_empty() || !self.home.as_ref().is_some_and(knows_all) {
                 self.report_at = Some(now);
             }
         }

@@ -529,10 +529,10 @@ impl LeaseServer {
                 let committed = self.server.memory.stamps.get(&page).map_or(0, |stamp| stamp.epoch);
                 // If a controller places the range, every change has an epoch, whichever home it was made at. Otherwise
                 // programs in the kernel change pages that are not guarded.
-                let is_told = self.server.is_placed() && known != 0
+                let has_epochs = self.server.is_placed() && known != 0
                     || incarnation_of(known) == incarnation_of(epoch) && since.is_some_and(|since| known >= since);
                 // The client may have committed something else under the epoch that it names.
-                let is_known = known > committed && is_told;
+                let is_known = known > committed && has_epochs;
                 self.decide(lease, Decision::Granted { epoch, term, is_known });
             }
             decision => self.decide(lease, decision),

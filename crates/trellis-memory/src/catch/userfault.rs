@@ -222,10 +222,10 @@ impl Userfault {
 
     /// Scans for kernel pages and reports held pages of the region, each once.
     fn scan(&self, marks: &Marks, span: Span, sought: Sought, runs: &mut Runs<'_>) -> Result<(), Refusal> {
-        let mut told = self.pages(span).0;
+        let mut reported = self.pages(span).0;
         let look = &mut |start: usize, end: usize| {
             // Two kernel pages of one page are found separately if a third one between them is clean.
-            let mut at = told.max(self.places.page_of(start));
+            let mut at = reported.max(self.places.page_of(start));
             let last = self.places.page_of(end - 1);
             while at <= last {
                 let (held, until) = marks.held.run(at, last + 1);
@@ -234,7 +234,7 @@ impl Userfault {
                 }
                 at = until;
             }
-            told = told.max(last + 1);
+            reported = reported.max(last + 1);
         };
         marks.pagemap.scan(span.start, span.start + span.bytes, sought, look).map_err(Refusal::of(SCAN))
     }

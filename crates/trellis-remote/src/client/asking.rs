@@ -207,11 +207,11 @@ impl Client {
         let mut waits: Vec<Wait> = wanted.iter().map(|wanted| Wait::new(self.way_of(wanted, began))).collect();
         let (mut pause, mut changes) = (PAUSE_MIN, Changes::new(began, deadline));
         loop {
-            let is_told_to_wait = self.ask_round(wanted, &mut waits, &mut changes, deadline, take);
+            let must_wait = self.ask_round(wanted, &mut waits, &mut changes, deadline, take);
             if waits.iter().all(|wait| wait.end.is_some()) || Instant::now() >= deadline {
                 break;
             }
-            if is_told_to_wait {
+            if must_wait {
                 if Instant::now() + pause >= deadline {
                     break;
                 }
@@ -233,7 +233,7 @@ impl Client {
         deadline: Instant,
         take: Take<'_>,
     ) -> bool {
-        let mut is_told_to_wait = self.ask_anybody(wanted, waits, deadline, take);
+        let mut must_wait = self.ask_anybody(wanted, waits, deadline, take);
         let mut at_home: Vec<(u64, usize)> =
             places(waits, Wait::is_plain).into_iter().filter_map(|place| Some((waits[place].number?, place))).collect();
         at_home.sort_unstable();
@@ -246,10 +246,10 @@ impl Client {
             let turns = here.iter().map(|&place| waits[place].asks).max().unwrap_or(0);
             let slice = SLICE.time() * (1 << turns.min(SLICE_DOUBLINGS_MAX));
             let until = if is_only_one { deadline } else { deadline.min(Instant::now() + slice) };
-            is_told_to_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
+            must_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
         }
         self.read_by_page(wanted, waits, deadline, take);
-        is_told_to_wait | self.change_under_leases(wanted, waits, changes, take)
+        must_wait | self.change_under_leases(wanted, waits, changes, take)
     }
 
     /// Sends requests that were not sent yet, or were answered with BUSY, to wherever the switch delivers them.
@@ -292,7 +292,7 @@ impl Client {
         let some: Vec<Wanted<'_>> = here.iter().map(|&place| waits[place].again(wanted[place])).collect();
         let asked: Vec<&Wanted<'_>> = some.iter().collect();
         let repeated = self.exchange.repeated();
-        let mut is_told_to_wait = false;
+        let mut must_wait = false;
         let mut with_leases: Vec<Host> = Vec::new();
         let unanswered = self.ask_as(first, &asked, flags, until, &mut |number, reply, data| {
             let (wanted, wait) = (&some[number], &mut waits[here[number]]);
@@ -305,7 +305,7 @@ impl Client {
                     wait.sent += 1;
                     if flags.has(Arguments::DIRECT) {
                         wait.heard = Some((reply.status, moved_to(reply)));
-                        is_told_to_wait = true;
+                        must_wait = true;
                     }
                 }
                 (Status::Parts, _) if wanted.command == Command::Read => wait.go_by_page(),
@@ -337,7 +337,7 @@ impl Client {
         let now = Instant::now();
         with_leases.into_iter().for_each(|home| self.homes.has_backups(home, now));
         let is_waiting = |wait: &Wait| wait.end.is_none() && wait.is_plain() && wait.number.is_none();
-        is_told_to_wait || here.iter().any(|&place| is_waiting(&waits[place]))
+        must_wait || here.iter().any(|&place| is_waiting(&waits[place]))
     }
 
     /// A request was refused because its home does not know this client's session, perhaps because the home has

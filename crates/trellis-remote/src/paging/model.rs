@@ -88,15 +88,15 @@ impl ModelServer {
 
     /// Waits until a page has no owner and no grant is under way.
     fn free(&self, page: u64) -> MutexGuard<'_, Vec<Page>> {
-        let mut told = None;
+        let mut asked = None;
         loop {
             let pages = self.pages();
             let wanted = &pages[page as usize];
             match wanted.owner {
                 None if !wanted.is_busy => return pages,
                 // The next grant may be to the same client, also while it is told.
-                Some(owner) if told != Some(wanted.grants) => {
-                    told = Some(wanted.grants);
+                Some(owner) if asked != Some(wanted.grants) => {
+                    asked = Some(wanted.grants);
                     drop(pages);
                     if let Some(events) = self.events(owner) {
                         events.recalled(page);

@@ -29,7 +29,7 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
         let address = listener.local_addr().expect("it is bound");
         let lose = Arc::new(AtomicU8::new(NOTHING));
-        let told = Arc::clone(&lose);
+        let loses = Arc::clone(&lose);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(server) else { continue };
@@ -37,7 +37,7 @@ impl Proxy {
                     stream.set_nodelay(true).expect("a connection of ours");
                 }
                 let (client_again, server_again) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let (requests, answers) = (Arc::clone(&told), Arc::clone(&told));
+                let (requests, answers) = (Arc::clone(&loses), Arc::clone(&loses));
                 std::thread::spawn(move || carry(client, server, PREFACE_BYTES, &requests, REQUEST));
                 std::thread::spawn(move || carry(server_again, client_again, 0, &answers, ANSWER));
             }

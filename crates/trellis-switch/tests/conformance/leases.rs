@@ -39,8 +39,8 @@ fn nobody_steals(context: &mut Context) {
     context.goes("c1", context.pointer("s1", READ, 6), "c2");
     let events = context.switch().events().unwrap();
     let granted = |page, name| (EventKind::Granted, context.page("s1", page), context.port(name), 0);
-    let told: Vec<_> = events.iter().map(|event| (event.kind, event.page, event.port, event.epoch)).collect();
-    assert_eq!(told, [granted(5, "c1"), granted(6, "c2")]);
+    let granted_events: Vec<_> = events.iter().map(|event| (event.kind, event.page, event.port, event.epoch)).collect();
+    assert_eq!(granted_events, [granted(5, "c1"), granted(6, "c2")]);
     assert!(events[0].time <= events[1].time && !events[0].time.is_zero());
     assert_eq!((context.counters("c1").granted, context.counters("c2").granted), (1, 1));
     assert_eq!(context.counters("c3").granted, 0);

@@ -44,14 +44,18 @@ pub(crate) struct Scripted {
 }
 
 impl Scripted {
-    pub(crate) fn connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Received>>) -> Scripted {
-        Scripted::try_connect(controller, script, told).expect("the controller listens")
+    pub(crate) fn connect(controller: SocketAddr, script: Script, received: &Arc<Mutex<Received>>) -> Scripted {
+        Scripted::try_connect(controller, script, received).expect("the controller listens")
     }
 
     /// `None` if no controller listens.
-    pub(crate) fn try_connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Received>>) -> Option<Scripted> {
+    pub(crate) fn try_connect(
+        controller: SocketAddr,
+        script: Script,
+        received: &Arc<Mutex<Received>>,
+    ) -> Option<Scripted> {
         let stream = TcpStream::connect(controller).ok()?;
-        let mut talking = Talking { stream: stream.try_clone().unwrap(), script, told: Arc::clone(told) };
+        let mut talking = Talking { stream: stream.try_clone().unwrap(), script, received: Arc::clone(received) };
         let thread = std::thread::spawn(move || talking.run());
         Some(Scripted { stream, thread: Some(thread) })
     }
@@ -88,7 +92,7 @@ fn send(stream: &mut TcpStream, number: u32, body: Body) {
 struct Talking {
     stream: TcpStream,
     script: Script,
-    told: Arc<Mutex<Received>>,
+    received: Arc<Mutex<Received>>,
 }
 
 impl Talking {
@@ -110,7 +114,7 @@ impl Talking {
     }
 
     fn hear(&mut self, Message { number, body }: Message) {
-        if self.told.lock().unwrap().is_mute {
+        if self.received.lock().unwrap().is_mute {
             return;
         }
         let answer = match body {
@@ -120,7 +124,7 @@ impl Talking {
                 ..Features::default()
             }),
             Body::BarrierRequest => {
-                self.told.lock().unwrap().order.push("barrier");
+                self.received.lock().unwrap().order.push("barrier");
                 Body::BarrierReply
             }
             Body::FlowMod(change) => match self.change(change) {
@@ -128,7 +132,7 @@ impl Talking {
                 false => Body::Error { kind: TABLE_FULL.0, code: TABLE_FULL.1, data: Vec::new() },
             },
             Body::PacketOut(packet) if packet.in_port == port::CONTROLLER => {
-                if self.told.lock().unwrap().hangs_up {
+                if self.received.lock().unwrap().hangs_up {
                     // The controller may have done so before.
                     let _ = self.stream.shutdown(Shutdown::Both);
                     return;
@@ -136,9 +140,9 @@ impl Talking {
                 packet_in(u64::MAX, port::CONTROLLER, packet.data)
             }
             Body::PacketOut(packet) => {
-                let mut told = self.told.lock().unwrap();
-                told.order.push("packet");
-                return told.packets.push(packet);
+                let mut received = self.received.lock().unwrap();
+                received.order.push("packet");
+                return received.packets.push(packet);
             }
             Body::MultipartRequest(question) => {
                 Body::MultipartReply { answer: self.answer(&question), has_more: false }
@@ -150,22 +154,22 @@ impl Talking {
 
     /// Applies a change of flows; returns whether it is accepted.
     fn change(&mut self, change: FlowMod) -> bool {
-        let mut told = self.told.lock().unwrap();
-        told.order.push("flow");
+        let mut received = self.received.lock().unwrap();
+        received.order.push("flow");
         let place = |flow: &FlowMod| (flow.table, flow.priority, flow.matching.clone());
         match change.command {
             FlowCommand::Add if self.script.full_table == Some(change.table) && change.hard_timeout > 0 => {
                 return false;
             }
             FlowCommand::Add => {
-                told.flows.retain(|flow| place(flow) != place(&change));
-                told.flows.push(change);
+                received.flows.retain(|flow| place(flow) != place(&change));
+                received.flows.push(change);
             }
-            FlowCommand::Delete => told.flows.retain(|flow| {
+            FlowCommand::Delete => received.flows.retain(|flow| {
                 let is_table = change.table == 0xff || change.table == flow.table;
                 !is_table || flow.cookie & change.cookie_mask != change.cookie
             }),
-            FlowCommand::DeleteStrict => told.flows.retain(|flow| place(flow) != place(&change)),
+            FlowCommand::DeleteStrict => received.flows.retain(|flow| place(flow) != place(&change)),
             other => panic!("{other:?} is never said"),
         }
         true
@@ -174,7 +178,7 @@ impl Talking {
     fn answer(&self, question: &Question) -> Answer {
         match question {
             Question::PortStats(port) => {
-                let packets_in = self.told.lock().unwrap().uncounted;
+                let packets_in = self.received.lock().unwrap().uncounted;
                 Answer::PortStats(vec![PortStats { port: *port, packets_in, ..PortStats::default() }])
             }
             Question::Flows(_) => Answer::Flows(Vec::<FlowStats>::new()),

@@ -10,16 +10,16 @@ use super::team::{self, ARGUMENTS, Arguments, Work};
 use super::this_thread;
 use crate::context::own_slot;
 
-/// [`invoke`] reads at least so many words.
+/// The number of words that [`invoke`] reads at least.
 const PASSED: usize = 10;
 
-/// Calls the function of a region with so many arguments.
+/// Calls the function of a region with `count` arguments.
 ///
 /// # Safety
 /// The function takes them; at least [`PASSED`] words can be read there.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn invoke(function: usize, count: usize, arguments: *const usize) {
-    /// How many arguments are passed in registers, after the two numbers.
+    /// The number of arguments that are passed in registers, after the two numbers.
     const IN_REGISTERS: usize = 4;
     let (global, bound) = (own_slot() as c_int, this_thread().number.get() as c_int);
     let on_stack = count.saturating_sub(IN_REGISTERS);
@@ -140,7 +140,7 @@ with_any_number! { __kmpc_fork_teams = teams_with }
 /// How many of the arguments that follow are in registers.
 const IN_REGISTERS: usize = if cfg!(target_arch = "x86_64") { 3 } else { 5 };
 
-/// The argument at a place among those that follow.
+/// Returns an argument by its place among those that follow.
 ///
 /// # Safety
 /// The call has so many, in these registers and on this stack.
@@ -164,7 +164,7 @@ unsafe extern "C-unwind" fn teams_with(count: c_int, function: usize, registers:
     let count = count as usize;
     // SAFETY: the arguments of the call.
     let mut arguments: Vec<usize> = (0..count).map(|place| unsafe { argument(place, registers, stack) }).collect();
-    // On some processors a function gets more than it takes.
+    // On some processors a function gets more arguments than it takes.
     arguments.resize(count.max(PASSED), 0);
     // SAFETY: the compiler's function.
     unsafe { invoke(function, count, arguments.as_ptr()) };

@@ -1,8 +1,8 @@
 //! Loops whose iterations wait for each other: `ordered` with a number (doacross loops), and memory that the threads of a
 //! team share for one loop.
 //!
-//! Promises: a wait ends when the iteration that it names has said that it is done, or, where one thread does all inner
-//! iterations of one of the outermost loop, a later one of these.
+//! Promises: a wait ends when the iteration that it names is done. If one thread does all inner iterations of an
+//! iteration of the outermost loop, a later one of these also ends it.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,25 +19,25 @@ pub(super) struct Dimension {
     pub(super) count: u64,
 }
 
-/// How it is known which iterations are done.
+/// How threads know which iterations are done.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Marks {
-    /// For each iteration of the outermost loop, a word says which of its inner iterations said so last: its number, plus
-    /// one. One thread does them all, in their order.
+    /// For each iteration of the outermost loop, a word has the number of the inner iteration that was done last, plus
+    /// one. One thread does them all in order.
     Last,
-    /// Each iteration has a bit. Several threads may do inner iterations of one of the outermost loop.
+    /// Each iteration has a bit. Several threads may do inner iterations of one iteration of the outermost loop.
     Each,
 }
 
-/// The loops that a thread is in, the outermost first. It lies in the region, each thread has its own.
+/// The loops that a thread is in, the outermost first. It lies in the region, one for each thread.
 pub(super) struct Doacross {
     dimensions: Vec<Dimension>,
     marks: Marks,
     words: *const AtomicU64,
 }
 
-/// Zero memory of so many bytes that the threads of the team share. All of them call this. It is given back when they call
-/// it the next time, or at the end of the region.
+/// Returns `bytes` bytes of zeros that the threads of the team share. All of them call this. The memory is given back
+/// at their next call, or at the end of the region.
 pub(super) fn shared_memory(bytes: usize) -> *mut c_void {
     let thread = this_thread();
     let before = thread.shared_memory.get();
@@ -53,7 +53,7 @@ pub(super) fn shared_memory(bytes: usize) -> *mut c_void {
             team::copied(thread)
         }
     };
-    // All threads have left the loop before, and have read where the memory of this one is when they have met again.
+    // All threads have left the previous loop. After this barrier, all have read where the memory of this loop is.
     team::barrier();
     if thread.number.get() == 0 {
         give_back(before);
@@ -62,7 +62,7 @@ pub(super) fn shared_memory(bytes: usize) -> *mut c_void {
     memory
 }
 
-/// The calling thread has come to such a loop of its team. Returns so many bytes of zero memory that the team shares, too.
+/// Begins such a loop for the calling thread. Also returns `bytes` bytes of zeros that the team shares.
 pub(super) fn begin(dimensions: Vec<Dimension>, marks: Marks, bytes: usize) -> *mut c_void {
     let words = match marks {
         Marks::Last => dimensions.first().map_or(0, |dimension| dimension.count),
@@ -79,14 +79,14 @@ pub(super) fn begin(dimensions: Vec<Dimension>, marks: Marks, bytes: usize) -> *
     memory.wrapping_byte_add(bytes_of_words)
 }
 
-/// Gives back what a team shared, when its threads do not use it any more.
+/// Gives back the memory that a team shared, when its threads no longer use it.
 pub(super) fn give_back(memory: *mut c_void) {
     if !memory.is_null() {
         runtime::free(memory as usize);
     }
 }
 
-/// The thread has left a region, in which it was at `place`.
+/// Forgets the loops of the thread, which has left a region in which it was at `place`.
 pub(super) fn end(place: Place) {
     if !place.doacross.is_null() {
         // SAFETY: made by `begin`, for this thread.
@@ -95,8 +95,8 @@ pub(super) fn end(place: Place) {
 }
 
 impl Doacross {
-    /// The word for an iteration, and the number that is set in it when the iteration is done: one for all inner iterations
-    /// that come before, or a bit. None outside of the loops.
+    /// The word for an iteration, and its value when the iteration is done: the number of inner iterations up to it, or
+    /// a bit. `None` outside of the loops.
     fn place(&self, values: impl Iterator<Item = i64>) -> Option<(&AtomicU64, u64)> {
         let mut outermost = None;
         let mut inner = 0u64;
@@ -126,7 +126,7 @@ pub(super) fn depth() -> usize {
     unsafe { this_thread().doacross.get().as_ref() }.map_or(0, |doacross| doacross.dimensions.len())
 }
 
-/// An iteration of the calling thread is done, for those that wait for it.
+/// Marks an iteration of the calling thread as done, and wakes the threads that wait for it.
 pub(super) fn post(values: impl Iterator<Item = i64>) {
     // SAFETY: made by `begin`, for this thread.
     let Some(doacross) = (unsafe { this_thread().doacross.get().as_ref() }) else { return };

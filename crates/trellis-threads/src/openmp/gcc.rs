@@ -27,7 +27,7 @@ const IF: c_uint = 1 << 10;
 const NO_GROUP: c_uint = 1 << 11;
 const REDUCTION: c_uint = 1 << 12;
 const DETACH: c_uint = 1 << 13;
-/// How many threads a region has at most; the rest of the word says where they are to run.
+/// The bits with the maximum number of threads of a region. The rest of the word says where they run.
 const THREADS_MASK: c_uint = 0xffff_ffff;
 
 fn fork(function: *mut c_void, data: *mut c_void, threads: c_uint, first_loop: Option<Loop>) {
@@ -36,25 +36,25 @@ fn fork(function: *mut c_void, data: *mut c_void, threads: c_uint, first_loop: O
 }
 
 /// The iterations of a loop over `long`.
-fn signed(kind: Kind, [start, end, increment]: [c_long; 3], chunk: c_long, is_ordered: bool) -> Loop {
+fn signed(kind: Kind, [start, end, increment]: [c_long; 3], batch: c_long, is_ordered: bool) -> Loop {
     let count = iterations(start.into(), end.into(), increment.into());
-    Loop::new(kind, count, chunk.max(0) as u64, is_ordered).over(start as u64, increment as u64)
+    Loop::new(kind, count, batch.max(0) as u64, is_ordered).over(start as u64, increment as u64)
 }
 
-/// The same, with what `schedule(runtime)` means.
+/// The iterations of a loop over `long`, with the schedule that `schedule(runtime)` stands for.
 fn signed_at_runtime([start, end, increment]: [c_long; 3], is_ordered: bool) -> Loop {
     let count = iterations(start.into(), end.into(), increment.into());
     Loop::at_runtime(count, &this_thread().settings(), is_ordered).over(start as u64, increment as u64)
 }
 
-/// The iterations of a loop over `unsigned long long`. One that goes down has an increment below zero.
+/// The iterations of a loop over `unsigned long long`. A loop that counts down has a negative increment.
 fn unsigned_count(up: bool, [start, end, increment]: [Unsigned; 3]) -> u64 {
     let increment = if up { i128::from(increment) } else { -i128::from(increment.wrapping_neg()) };
     iterations(start.into(), end.into(), increment)
 }
 
-fn unsigned(kind: Kind, up: bool, values: [Unsigned; 3], chunk: Unsigned, is_ordered: bool) -> Loop {
-    Loop::new(kind, unsigned_count(up, values), chunk, is_ordered).over(values[0], values[2])
+fn unsigned(kind: Kind, up: bool, values: [Unsigned; 3], batch: Unsigned, is_ordered: bool) -> Loop {
+    Loop::new(kind, unsigned_count(up, values), batch, is_ordered).over(values[0], values[2])
 }
 
 fn unsigned_at_runtime(up: bool, values: [Unsigned; 3], is_ordered: bool) -> Loop {
@@ -87,20 +87,20 @@ exports! {
     fn GOMP_parallel(function: *mut c_void, data: *mut c_void, threads: c_uint, _flags: c_uint) {
         fork(function, data, threads, None);
     }
-    fn GOMP_parallel_loop_static(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Static, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_static(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Static, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_nonmonotonic_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_nonmonotonic_dynamic(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Dynamic, [start, end, increment], batch, false)));
     }
-    fn GOMP_parallel_loop_nonmonotonic_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, chunk: c_long, _flags: c_uint) {
-        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], chunk, false)));
+    fn GOMP_parallel_loop_nonmonotonic_guided(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, batch: c_long, _flags: c_uint) {
+        fork(function, data, threads, Some(signed(Kind::Guided, [start, end, increment], batch, false)));
     }
     fn GOMP_parallel_loop_runtime(function: *mut c_void, data: *mut c_void, threads: c_uint, start: c_long, end: c_long, increment: c_long, _flags: c_uint) {
         fork(function, data, threads, Some(signed_at_runtime([start, end, increment], false)));
@@ -116,20 +116,20 @@ exports! {
     }
 
     // Loops over `long`.
-    fn GOMP_loop_static_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Static, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_static_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Static, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_dynamic_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Guided, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_guided_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -140,20 +140,20 @@ exports! {
     fn GOMP_loop_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ordered_static_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Static, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ordered_static_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Static, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ordered_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ordered_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ordered_dynamic_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ordered_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ordered_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Guided, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ordered_guided_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ordered_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -164,14 +164,14 @@ exports! {
     fn GOMP_loop_ordered_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_nonmonotonic_dynamic_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Dynamic, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_nonmonotonic_dynamic_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Dynamic, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_nonmonotonic_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_nonmonotonic_guided_start(start: c_long, end: c_long, increment: c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
-        self::start(signed(Kind::Guided, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_nonmonotonic_guided_start(start: c_long, end: c_long, increment: c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
+        self::start(signed(Kind::Guided, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_nonmonotonic_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -190,20 +190,20 @@ exports! {
     }
 
     // Loops over `unsigned long long`.
-    fn GOMP_loop_ull_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Static, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Static, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -214,20 +214,20 @@ exports! {
     fn GOMP_loop_ull_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_ordered_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Static, up, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ull_ordered_static_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Static, up, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ull_ordered_static_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_ordered_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ull_ordered_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ull_ordered_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_ordered_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, true), low, high)
+    fn GOMP_loop_ull_ordered_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], batch, true), low, high)
     }
     fn GOMP_loop_ull_ordered_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -238,14 +238,14 @@ exports! {
     fn GOMP_loop_ull_ordered_runtime_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_nonmonotonic_dynamic_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Dynamic, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_nonmonotonic_dynamic_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
     }
-    fn GOMP_loop_ull_nonmonotonic_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, chunk: Unsigned, low: *mut u64, high: *mut u64) -> bool {
-        self::start(unsigned(Kind::Guided, up, [start, end, increment], chunk, false), low, high)
+    fn GOMP_loop_ull_nonmonotonic_guided_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, batch: Unsigned, low: *mut u64, high: *mut u64) -> bool {
+        self::start(unsigned(Kind::Guided, up, [start, end, increment], batch, false), low, high)
     }
     fn GOMP_loop_ull_nonmonotonic_guided_next(low: *mut u64, high: *mut u64) -> bool {
         next(low, high)
@@ -270,77 +270,77 @@ exports! {
     fn GOMP_doacross_ull_post(values: *const c_long) {
         doacross::post((0..doacross::depth()).map(|place| *values.add(place)));
     }
-    // The number of values is that of the loops.
+    // There are as many values as loops.
     fn GOMP_doacross_wait(a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long, g: c_long, h: c_long) {
         doacross::wait(few([a, b, c, d, e, f, g, h]));
     }
     fn GOMP_doacross_ull_wait(a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long, g: c_long, h: c_long) {
         doacross::wait(few([a, b, c, d, e, f, g, h]));
     }
-    fn GOMP_loop_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_doacross_static_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Static, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_doacross_dynamic_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Dynamic, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_doacross_guided_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Guided, [0, *counts, 1], batch, false), low, high)
     }
     fn GOMP_loop_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
         self::start(signed_at_runtime([0, *counts, 1], false), low, high)
     }
-    fn GOMP_loop_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share_with(reductions, memory, |bytes| begin_doacross(depth, counts, bytes));
-        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
+        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_ull_doacross_static_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_ull_doacross_static_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Static, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Static, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_ull_doacross_dynamic_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_ull_doacross_dynamic_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Dynamic, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Dynamic, [0, *counts, 1], batch, false), low, high)
     }
-    fn GOMP_loop_ull_doacross_guided_start(depth: c_uint, counts: *const c_long, chunk: c_long, low: *mut u64, high: *mut u64) -> bool {
+    fn GOMP_loop_ull_doacross_guided_start(depth: c_uint, counts: *const c_long, batch: c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
-        self::start(signed(Kind::Guided, [0, *counts, 1], chunk, false), low, high)
+        self::start(signed(Kind::Guided, [0, *counts, 1], batch, false), low, high)
     }
     fn GOMP_loop_ull_doacross_runtime_start(depth: c_uint, counts: *const c_long, low: *mut u64, high: *mut u64) -> bool {
         begin_doacross(depth, counts, 0);
         self::start(signed_at_runtime([0, *counts, 1], false), low, high)
     }
-    fn GOMP_loop_ull_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ull_doacross_start(depth: c_uint, counts: *const c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share_with(reductions, memory, |bytes| begin_doacross(depth, counts, bytes));
-        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], chunk, false), low, high)
+        low.is_null() || self::start(signed_by(schedule, [0, *counts, 1], batch, false), low, high)
     }
 
     // Loops and sections with memory for the team, and loops whose schedule is a number.
-    fn GOMP_loop_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
-        // The compiler itself divides a loop without these places.
-        low.is_null() || self::start(signed_by(schedule, [start, end, increment], chunk, false), low, high)
+        // Without these places, the compiler divides the loop itself.
+        low.is_null() || self::start(signed_by(schedule, [start, end, increment], batch, false), low, high)
     }
-    fn GOMP_loop_ull_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, chunk: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ull_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, batch: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
         let sharing = match kind_of(schedule) {
-            Some(kind) => unsigned(kind, up, [start, end, increment], chunk, false),
+            Some(kind) => unsigned(kind, up, [start, end, increment], batch, false),
             None => unsigned_at_runtime(up, [start, end, increment], false),
         };
         low.is_null() || self::start(sharing, low, high)
     }
-    fn GOMP_loop_ordered_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, chunk: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ordered_start(start: c_long, end: c_long, increment: c_long, schedule: c_long, batch: c_long, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
-        // The compiler itself divides a loop without these places.
-        low.is_null() || self::start(signed_by(schedule, [start, end, increment], chunk, true), low, high)
+        // Without these places, the compiler divides the loop itself.
+        low.is_null() || self::start(signed_by(schedule, [start, end, increment], batch, true), low, high)
     }
-    fn GOMP_loop_ull_ordered_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, chunk: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
+    fn GOMP_loop_ull_ordered_start(up: bool, start: Unsigned, end: Unsigned, increment: Unsigned, schedule: c_long, batch: Unsigned, low: *mut u64, high: *mut u64, reductions: usize, memory: *mut usize) -> bool {
         share(reductions, memory);
         let sharing = match kind_of(schedule) {
-            Some(kind) => unsigned(kind, up, [start, end, increment], chunk, true),
+            Some(kind) => unsigned(kind, up, [start, end, increment], batch, true),
             None => unsigned_at_runtime(up, [start, end, increment], true),
         };
         low.is_null() || self::start(sharing, low, high)
@@ -452,7 +452,7 @@ exports! {
     fn GOMP_taskwait_depend(dependences: *mut *mut c_void) {
         tasks::await_dependences(this_thread(), &list_of(dependences));
     }
-    // The task without work that this makes is waited for at once.
+    // This makes a task without work and waits for it at once.
     fn GOMP_taskwait_depend_nowait(dependences: *mut *mut c_void) {
         tasks::await_dependences(this_thread(), &list_of(dependences));
     }
@@ -488,11 +488,11 @@ exports! {
     }
 }
 
-/// The schedule of a number, which may say that chunks ascend; none for `schedule(runtime)`.
+/// The schedule with this number, which may have the bit for ascending batches; `None` for `schedule(runtime)`.
 fn kind_of(schedule: c_long) -> Option<Kind> {
     const MONOTONIC: c_long = 1 << 31;
     match schedule & !MONOTONIC {
-        // The second one says that chunks need not ascend.
+        // The second bit says that batches need not ascend.
         0 | 4 => None,
         2 => Some(Kind::Dynamic),
         3 => Some(Kind::Guided),
@@ -500,14 +500,14 @@ fn kind_of(schedule: c_long) -> Option<Kind> {
     }
 }
 
-fn signed_by(schedule: c_long, values: [c_long; 3], chunk: c_long, is_ordered: bool) -> Loop {
+fn signed_by(schedule: c_long, values: [c_long; 3], batch: c_long, is_ordered: bool) -> Loop {
     match kind_of(schedule) {
-        Some(kind) => signed(kind, values, chunk, is_ordered),
+        Some(kind) => signed(kind, values, batch, is_ordered),
         None => signed_at_runtime(values, is_ordered),
     }
 }
 
-/// The threads of the team share memory for a construct: its size is in the word, and its address comes there.
+/// Makes memory for a construct that the threads of the team share. The word has its size, and gets its address.
 ///
 /// # Safety
 /// The word is valid, or null.
@@ -521,7 +521,7 @@ unsafe fn share(reductions: usize, memory: *mut usize) {
     unsafe { share_with(reductions, memory, allocate) };
 }
 
-/// The same, of memory that `allocate` gives; without a word, none.
+/// As [`share`], with memory from `allocate`. Nothing happens without a word.
 ///
 /// # Safety
 /// As for [`share`].
@@ -537,7 +537,7 @@ unsafe fn share_with(reductions: usize, memory: *mut usize, allocate: impl FnOnc
     }
 }
 
-/// Begins loops that wait for each other, of so many iterations each.
+/// Begins loops whose iterations wait for each other, with the number of iterations of each.
 ///
 /// # Safety
 /// There are as many numbers.
@@ -545,7 +545,7 @@ unsafe fn begin_doacross(depth: c_uint, counts: *const c_long, bytes: usize) -> 
     // SAFETY: the caller's promise.
     let count = |place: usize| unsafe { *counts.add(place) } as u64;
     let dimension = |place| Dimension { first: 0, increment: 1, count: count(place) };
-    // The compiler has made one of those loops whose iterations are divided among the threads.
+    // The compiler has joined the loops whose iterations are divided among the threads.
     doacross::begin((0..depth as usize).map(dimension).collect(), Marks::Last, bytes)
 }
 
@@ -562,8 +562,9 @@ fn next_section(thread: &Thread) -> c_uint {
     thread.next_iterations().map_or(0, |(first, _)| first as c_uint + 1)
 }
 
-/// What a task depends on, as the compiler lists it: the number of addresses, of those that are written, and the addresses,
-/// those that are written first; or, after a zero, all numbers by kind, and pairs at the end.
+/// The dependences of a task, as the compiler lists them: the number of all addresses, the number of those that are
+/// written, and the addresses, with those that are written first. In the other form, a zero comes first, then the
+/// numbers by kind, then the addresses, and pairs at the end.
 unsafe fn list_of(list: *mut *mut c_void) -> Vec<Dependence> {
     // SAFETY: the compiler's list.
     unsafe {
@@ -576,7 +577,7 @@ unsafe fn list_of(list: *mut *mut c_void) -> Vec<Dependence> {
             let (count, written) = (word(0), word(1));
             return (0..count).map(|place| (address(2 + place), place < written)).collect();
         }
-        // The number of all, and of those of each kind but `depobj`: `out` and `inout`, `mutexinoutset`, `in`.
+        // The number of all dependences, and of each kind but `depobj`: `out` and `inout`, `mutexinoutset`, `in`.
         let (count, written, exclusive, read) = (word(1), word(2), word(3), word(4));
         let plain = written + exclusive + read;
         (0..count)
@@ -603,7 +604,7 @@ struct New {
 }
 
 impl New {
-    /// Makes the task; `change` may change its copy of the data.
+    /// Makes the task. `change` may change its copy of the data.
     unsafe fn task(
         &self,
         is_final: bool,

@@ -9,7 +9,7 @@ use super::sharing::Kind;
 use super::{Thread, locks, tasks, this_thread};
 use crate::processors;
 
-/// The kinds of schedules by their numbers (omp.h), and the bit that says that chunks ascend.
+/// The kinds of schedules by their numbers (omp.h), and the bit that says that batches ascend.
 const STATIC: c_int = 1;
 const DYNAMIC: c_int = 2;
 const GUIDED: c_int = 3;
@@ -139,24 +139,24 @@ exports! {
     fn omp_init_nest_lock_with_hint(lock: *mut c_void, _hint: usize) {
         locks::init_nestable(lock);
     }
-    fn omp_set_schedule(kind: c_int, chunk: c_int) {
-        set_schedule(kind, chunk);
+    fn omp_set_schedule(kind: c_int, batch: c_int) {
+        set_schedule(kind, batch);
     }
-    fn omp_set_schedule_(kind: *const c_int, chunk: *const c_int) {
-        set_schedule(*kind, *chunk);
+    fn omp_set_schedule_(kind: *const c_int, batch: *const c_int) {
+        set_schedule(*kind, *batch);
     }
-    fn omp_set_schedule_8_(kind: *const c_int, chunk: *const i64) {
-        set_schedule(*kind, *chunk as c_int);
+    fn omp_set_schedule_8_(kind: *const c_int, batch: *const i64) {
+        set_schedule(*kind, *batch as c_int);
     }
-    fn omp_get_schedule(kind: *mut c_int, chunk: *mut c_int) {
-        (*kind, *chunk) = schedule();
+    fn omp_get_schedule(kind: *mut c_int, batch: *mut c_int) {
+        (*kind, *batch) = schedule();
     }
-    fn omp_get_schedule_(kind: *mut c_int, chunk: *mut c_int) {
-        (*kind, *chunk) = schedule();
+    fn omp_get_schedule_(kind: *mut c_int, batch: *mut c_int) {
+        (*kind, *batch) = schedule();
     }
-    fn omp_get_schedule_8_(kind: *mut c_int, chunk: *mut i64) {
+    fn omp_get_schedule_8_(kind: *mut c_int, batch: *mut i64) {
         let (now, size) = schedule();
-        (*kind, *chunk) = (now, size.into());
+        (*kind, *batch) = (now, size.into());
     }
     fn omp_pause_resource(_kind: c_int, _device: c_int) -> c_int {
         0
@@ -171,7 +171,7 @@ exports! {
         0
     }
 
-    // Memory: that of the program, whatever the allocator.
+    // Every allocator gives memory of the program.
     fn omp_alloc(bytes: usize, _allocator: usize) -> *mut c_void {
         libc::malloc(bytes)
     }
@@ -191,7 +191,7 @@ exports! {
         libc::free(block);
     }
 
-    // Those that only LLVM's library has.
+    // Functions that only LLVM's library has.
     fn kmp_malloc(bytes: usize) -> *mut c_void {
         libc::malloc(bytes)
     }
@@ -207,12 +207,12 @@ exports! {
     fn kmp_free(block: *mut c_void) {
         libc::free(block);
     }
-    // How long threads poll before they sleep, which is decided here.
+    // Trellis decides how long threads poll before they sleep.
     fn kmp_set_blocktime(_milliseconds: c_int) {}
     fn kmp_get_blocktime() -> c_int {
         0
     }
-    // A thread has the stack that the program's limit says.
+    // The program's limit sets the size of stacks.
     fn kmp_set_stacksize(_bytes: c_int) {}
     fn kmp_set_stacksize_s(_bytes: usize) {}
     fn kmp_set_defaults(_settings: *const std::ffi::c_char) {}
@@ -222,7 +222,7 @@ exports! {
     fn kmp_set_library_throughput() {}
 }
 
-/// Zero memory at a multiple of `alignment`; null if there is none.
+/// Memory of zeros at a multiple of `alignment`; null if there is none.
 fn aligned_zeros(alignment: usize, count: usize, bytes: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(bytes) else { return std::ptr::null_mut() };
     // SAFETY: a size, and memory of that size.
@@ -243,8 +243,8 @@ fn now() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
-/// Sets what `schedule(runtime)` means. A chunk below 1 is the default of the kind.
-fn set_schedule(kind: c_int, chunk: c_int) {
+/// Sets the schedule that `schedule(runtime)` stands for. A batch size below 1 stands for the default of the kind.
+fn set_schedule(kind: c_int, batch: c_int) {
     let (kind, least) = match kind & !MONOTONIC {
         STATIC => (Kind::Static, 0),
         DYNAMIC => (Kind::Dynamic, 1),
@@ -252,7 +252,7 @@ fn set_schedule(kind: c_int, chunk: c_int) {
         AUTO => (Kind::Static, 0),
         _ => return,
     };
-    this_thread().set(|settings| (settings.schedule, settings.chunk) = (kind, chunk.max(least) as u32));
+    this_thread().set(|settings| (settings.schedule, settings.batch) = (kind, batch.max(least) as u32));
 }
 
 fn schedule() -> (c_int, c_int) {
@@ -262,7 +262,7 @@ fn schedule() -> (c_int, c_int) {
         Kind::Dynamic | Kind::Sections => DYNAMIC,
         Kind::Guided => GUIDED,
     };
-    (kind, settings.chunk as c_int)
+    (kind, settings.batch as c_int)
 }
 
 unsupported! { "OpenMP's clause detach":

@@ -22,7 +22,7 @@ type Destructors = extern "C-unwind" fn(c_int, *mut KmpTask);
 type CopyFunction = extern "C-unwind" fn(*mut c_void, *mut c_void);
 type Duplicate = Option<extern "C-unwind" fn(*mut KmpTask, *mut KmpTask, c_int)>;
 
-/// Schedules, by their numbers in `kmp.h`, and the bits that say whether chunks ascend.
+/// Schedules, by their numbers in `kmp.h`, and the bits that say whether batches ascend.
 const STATIC_CHUNKED: c_int = 33;
 const STATIC: c_int = 34;
 const STATIC_BALANCED_CHUNKED: c_int = 45;
@@ -58,7 +58,8 @@ struct KmpTask {
     priority: usize,
 }
 
-/// The sizes of a task of the compiler with its private variables, and of the block of shared ones, in bytes; and its flags.
+/// The size in bytes of a task of the compiler with its private variables, that of its block of shared variables, and
+/// its flags.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Sizes {
@@ -99,18 +100,18 @@ fn kind_of(schedule: c_int) -> (c_int, bool) {
     }
 }
 
-/// A loop whose parts threads ask for, over values up to `last`.
-fn begin_dispatch(schedule: c_int, first: i128, last: i128, increment: i128, chunk: i128, bytes: usize) {
+/// Begins a loop over values up to `last`, of which threads request parts.
+fn begin_dispatch(schedule: c_int, first: i128, last: i128, increment: i128, batch: i128, bytes: usize) {
     let (schedule, is_ordered) = kind_of(schedule);
     let count = trips(first, last, increment, bytes);
     let thread = this_thread();
-    let chunk = chunk.max(0) as u64;
+    let batch = batch.max(0) as u64;
     let sharing = match schedule {
         STATIC | STATIC_GREEDY | STATIC_BALANCED | AUTO => Loop::new(Kind::Static, count, 0, is_ordered),
-        STATIC_CHUNKED | STATIC_BALANCED_CHUNKED => Loop::new(Kind::Static, count, chunk.max(1), is_ordered),
-        GUIDED | GUIDED_SIMD => Loop::new(Kind::Guided, count, chunk, is_ordered),
+        STATIC_CHUNKED | STATIC_BALANCED_CHUNKED => Loop::new(Kind::Static, count, batch.max(1), is_ordered),
+        GUIDED | GUIDED_SIMD => Loop::new(Kind::Guided, count, batch, is_ordered),
         RUNTIME | RUNTIME_SIMD => Loop::at_runtime(count, &thread.settings(), is_ordered),
-        DYNAMIC | STATIC_STEAL => Loop::new(Kind::Dynamic, count, chunk, is_ordered),
+        DYNAMIC | STATIC_STEAL => Loop::new(Kind::Dynamic, count, batch, is_ordered),
         other => runtime::unsupported(&format!("the schedule {other} of LLVM's OpenMP"), WAY_OUT),
     };
     thread.begin_loop(sharing.over(first as u64, increment as u64));
@@ -130,26 +131,26 @@ fn trips(first: i128, last: i128, increment: i128, bytes: usize) -> u64 {
     iterations(first, last + increment.signum(), increment) & (u64::MAX >> (64 - 8 * bytes))
 }
 
-fn static_part(schedule: c_int, first: i128, last: i128, increment: i128, chunk: i128, bytes: usize) -> Static {
+fn static_part(schedule: c_int, first: i128, last: i128, increment: i128, batch: i128, bytes: usize) -> Static {
     let thread = this_thread();
     let (size, number) = (i128::from(thread.team_size()), i128::from(thread.number.get()));
     let count = trips(first, last, increment, bytes);
     let (schedule, _) = kind_of(schedule);
     if matches!(schedule, STATIC_CHUNKED | STATIC_BALANCED_CHUNKED | DISTRIBUTED_CHUNKED) {
         let count = i128::from(count);
-        // What is stored fits into the type: no chunk lies behind the end.
-        let chunk = chunk.clamp(1, count.max(1));
-        let chunks = count.div_euclid(chunk) + i128::from(count % chunk != 0);
-        let stride = size.min(chunks.max(1)) * chunk * increment;
-        if number >= chunks {
+        // The stored values fit into the type, because no batch is past the end.
+        let batch = batch.clamp(1, count.max(1));
+        let batches = count.div_euclid(batch) + i128::from(count % batch != 0);
+        let stride = size.min(batches.max(1)) * batch * increment;
+        if number >= batches {
             return Static { first: last + increment.signum(), last, stride, is_last: false };
         }
-        let low = first + number * chunk * increment;
+        let low = first + number * batch * increment;
         return Static {
             first: low,
-            last: low + (chunk - 1) * increment,
+            last: low + (batch - 1) * increment,
             stride,
-            is_last: (chunks - 1) % size == number,
+            is_last: (batches - 1) % size == number,
         };
     }
     let (low, high) = part(count, size as u64, number as u64);
@@ -183,7 +184,7 @@ pub(super) unsafe fn call_task(data: usize) {
     unsafe { ((*task).function)(own_slot() as c_int, task) };
 }
 
-/// A task is done: its private variables end.
+/// Ends the private variables of a task that is done.
 ///
 /// # Safety
 /// They are the data of a task that was done.
@@ -232,7 +233,7 @@ fn allocate(flags: c_int, task_bytes: usize, shared_bytes: usize) -> *mut KmpTas
     }
 }
 
-/// The tasks of a loop, each a copy of `pattern`, in which the bounds of the loop lie at `low` and `high`.
+/// Makes the tasks of a loop. Each is a copy of `pattern`, in which the bounds of the loop lie at `low` and `high`.
 struct TaskLoop {
     pattern: *mut KmpTask,
     is_deferred: bool,
@@ -240,7 +241,7 @@ struct TaskLoop {
     high: *mut u64,
     increment: i64,
     in_group: bool,
-    /// What `size` is: nothing, a number of iterations, or one of tasks.
+    /// The meaning of `size`: none, a number of iterations, or a number of tasks.
     kind: c_int,
     size: u64,
     duplicate: Duplicate,
@@ -301,7 +302,7 @@ impl TaskLoop {
     }
 }
 
-/// Whether the calling thread reduces under a lock: it is not alone.
+/// Whether the calling thread reduces under a lock, because it is not alone.
 fn reduces_under_lock(thread: &Thread) -> bool {
     thread.team_size() > 1
 }
@@ -323,9 +324,9 @@ fn end_reduction() {
 macro_rules! loops {
     ($number:ty, $signed:ty: $static_init:ident $dist_static_init:ident $team_static_init:ident $dispatch_init:ident $dist_dispatch_init:ident $dispatch_next:ident $dispatch_fini:ident) => {
         exports! {
-            fn $static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed, increment: $signed, chunk: $signed) {
+            fn $static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed, increment: $signed, batch: $signed) {
                 {
-                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), chunk.into(), size_of::<$number>());
+                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), batch.into(), size_of::<$number>());
                     (*first, *last) = (part.first as $number, part.last as $number);
                     *stride = part.stride as $signed;
                     if !is_last.is_null() {
@@ -333,11 +334,11 @@ macro_rules! loops {
                     }
                 }
             }
-            // One league has one team, which does everything that is distributed.
-            fn $dist_static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, distributed_last: *mut $number, stride: *mut $signed, increment: $signed, chunk: $signed) {
+            // There is one league of one team, which does everything that is distributed.
+            fn $dist_static_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, distributed_last: *mut $number, stride: *mut $signed, increment: $signed, batch: $signed) {
                 {
                     *distributed_last = *last;
-                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), chunk.into(), size_of::<$number>());
+                    let part = static_part(schedule, (*first).into(), (*last).into(), increment.into(), batch.into(), size_of::<$number>());
                     (*first, *last) = (part.first as $number, part.last as $number);
                     *stride = part.stride as $signed;
                     if !is_last.is_null() {
@@ -345,7 +346,7 @@ macro_rules! loops {
                     }
                 }
             }
-            fn $team_static_init(_place: usize, _thread: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed, increment: $signed, _chunk: $signed) {
+            fn $team_static_init(_place: usize, _thread: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed, increment: $signed, _batch: $signed) {
                 {
                     let count = trips((*first).into(), (*last).into(), increment.into(), size_of::<$number>());
                     *stride = (i128::from(count) * i128::from(increment)) as $signed;
@@ -354,14 +355,14 @@ macro_rules! loops {
                     }
                 }
             }
-            fn $dispatch_init(_place: usize, _thread: c_int, schedule: c_int, first: $number, last: $number, increment: $signed, chunk: $signed) {
-                begin_dispatch(schedule, first.into(), last.into(), increment.into(), chunk.into(), size_of::<$number>());
+            fn $dispatch_init(_place: usize, _thread: c_int, schedule: c_int, first: $number, last: $number, increment: $signed, batch: $signed) {
+                begin_dispatch(schedule, first.into(), last.into(), increment.into(), batch.into(), size_of::<$number>());
             }
-            fn $dist_dispatch_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: $number, last: $number, increment: $signed, chunk: $signed) {
+            fn $dist_dispatch_init(_place: usize, _thread: c_int, schedule: c_int, is_last: *mut c_int, first: $number, last: $number, increment: $signed, batch: $signed) {
                 if !is_last.is_null() {
                     *is_last = 1;
                 }
-                begin_dispatch(schedule, first.into(), last.into(), increment.into(), chunk.into(), size_of::<$number>());
+                begin_dispatch(schedule, first.into(), last.into(), increment.into(), batch.into(), size_of::<$number>());
             }
             fn $dispatch_next(_place: usize, _thread: c_int, is_last: *mut c_int, first: *mut $number, last: *mut $number, stride: *mut $signed) -> c_int {
                 let thread = this_thread();

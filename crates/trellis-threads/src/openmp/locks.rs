@@ -1,7 +1,7 @@
 //! Critical regions, atomic regions, and the locks that programs call by themselves.
 //!
-//! Promises: a lock is an object of the cluster that has the address of the program's variable as its name; the variable of
-//! a simple lock is not used. That of a nestable lock says who has it, and how often.
+//! Promises: a lock is an object of the cluster, whose name is the address of the program's variable. The variable of a
+//! simple lock is not used. The variable of a nestable lock has the thread that holds it, and how often.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ pub(super) static ATOMIC: u64 = 1;
 pub(super) static REDUCTION: u64 = 2;
 pub(super) static DEPENDENCES: u64 = 3;
 
-/// How a mutex of pthreads behaves that asks nothing.
+/// The kind of a pthreads mutex that checks nothing.
 const NORMAL: i32 = 0;
 
 pub(super) fn lock(name: *const c_void) {
@@ -26,7 +26,7 @@ pub(super) fn lock(name: *const c_void) {
     locks.set(locks.get() + 1);
 }
 
-/// Locks if it can be done at once; whether it was.
+/// Locks if this is possible at once. Returns whether it was.
 pub(super) fn try_lock(name: *const c_void) -> bool {
     let is_locked = runtime::mutex_lock(name as usize, NORMAL, own_slot(), NOW) == 0;
     let locks = &this_thread().locks;
@@ -34,7 +34,7 @@ pub(super) fn try_lock(name: *const c_void) -> bool {
     is_locked
 }
 
-/// Unlocks what this thread has locked, or another one.
+/// Unlocks a lock that this thread or another one has locked.
 pub(super) fn unlock(name: *const c_void) {
     let locks = &this_thread().locks;
     locks.set(locks.get().saturating_sub(1));
@@ -46,7 +46,7 @@ pub(super) fn init(name: *const c_void) {
     runtime::lock_init(name as usize);
 }
 
-/// The name of something that all nodes call by the same name: this library is at one address on every node.
+/// A name that is the same on all nodes, because this library is at one address on every node.
 pub(super) fn name(of: &'static u64) -> *const c_void {
     std::ptr::from_ref(of).cast()
 }
@@ -54,7 +54,7 @@ pub(super) fn name(of: &'static u64) -> *const c_void {
 /// A nestable lock, which has at least eight bytes in every library.
 #[repr(C)]
 struct Nestable {
-    /// One more than the slot of the thread that has it.
+    /// The slot of the thread that holds it, plus one.
     owner: AtomicU32,
     count: AtomicU32,
 }
@@ -76,7 +76,7 @@ pub(super) unsafe fn init_nestable(lock: *mut c_void) {
     state.count.store(0, Ordering::Release);
 }
 
-/// Locks; how often this thread has the lock then, which is 0 if it cannot have it at once and only tries.
+/// Locks. Returns how often this thread holds the lock now, or 0 if it only tries and the lock is not free.
 ///
 /// # Safety
 /// It is a nestable lock.
@@ -84,7 +84,7 @@ pub(super) unsafe fn lock_nestable(lock: *mut c_void, tries: bool) -> u32 {
     let me = own_slot() as u32 + 1;
     // SAFETY: the caller's promise.
     let state = unsafe { nestable(lock) };
-    // Nobody but this thread makes it the owner.
+    // Only this thread makes itself the owner.
     if state.owner.load(Ordering::Acquire) != me {
         if tries {
             if !try_lock(lock) {

@@ -76,31 +76,31 @@ use tasks::Task;
 pub(crate) use team::Shared;
 use team::Team;
 
-/// What a program can do in place of what is not supported.
+/// A way out for a program that needs what is not supported.
 const WAY_OUT: &str = "run the program without `trellis threads`";
 
-/// What a thread of the program is in OpenMP. Only the thread itself uses it.
+/// The state of a thread of the program in OpenMP. Only the thread itself uses it.
 struct Thread {
-    /// Its team; null outside of every parallel region.
+    /// Its team; null outside of parallel regions.
     team: Cell<*const Team>,
     number: Cell<u32>,
     settings: Cell<Settings>,
     /// The task that it runs; null before the first region.
     task: Cell<*mut Task>,
-    /// How many work-sharing constructs of the team, and how many ordered loops of these, it has met.
+    /// The number of work-sharing constructs of the team that it has met, and of ordered loops among these.
     constructs: Cell<u32>,
     ordered_loops: Cell<u32>,
-    /// The loop, or the sections, that it takes part in.
+    /// The loop or the sections in which it takes part.
     sharing: Cell<Loop>,
     /// The loops with `ordered` and a number that it is in, and memory that its team shares for a loop.
     doacross: Cell<*mut doacross::Doacross>,
     shared_memory: Cell<*mut c_void>,
-    /// Blocks for tasks that it can use again, and how many.
+    /// Blocks that it can use again for tasks, and their number.
     free_blocks: Cell<*mut tasks::FreeBlock>,
     free_count: Cell<u32>,
-    /// How many locks of OpenMP it has.
+    /// The number of locks of OpenMP that it holds.
     locks: Cell<u32>,
-    /// The number of threads of the next region, from LLVM's compiler; 0: as set.
+    /// The number of threads of the next region, from LLVM's compiler. 0 stands for the number that is set.
     pushed_threads: Cell<u32>,
     /// The regions of one thread whose functions LLVM's compiler calls.
     alone: Cell<*mut team::Alone>,
@@ -133,7 +133,7 @@ fn this_thread() -> &'static Thread {
     &THREADS[own_slot()]
 }
 
-/// The calling thread has just begun.
+/// Called by a thread that has just begun.
 pub(crate) fn begin_thread() {
     let thread = this_thread();
     thread.enter(Place::OUTSIDE);
@@ -143,17 +143,17 @@ pub(crate) fn begin_thread() {
     thread.alone.set(null_mut());
 }
 
-/// The program is about to begin, in a private thread.
+/// Called before the program begins, by a private thread.
 pub(crate) fn begin() {
     tasks::USED.store(references::has_tasks(), std::sync::atomic::Ordering::Relaxed);
 }
 
-/// The program is about to end.
+/// Called before the program ends.
 pub(crate) fn end() {
     team::end_workers();
 }
 
-/// Where a thread is in its teams: what it goes back to at the end of a region.
+/// The place of a thread in its teams, to which it returns at the end of a region.
 #[derive(Clone, Copy)]
 struct Place {
     team: *const Team,
@@ -182,7 +182,7 @@ impl Place {
 }
 
 impl Thread {
-    /// Enters another place; returns the one where it was.
+    /// Enters another place. Returns the previous one.
     fn enter(&self, place: Place) -> Place {
         Place {
             team: self.team.replace(place.team),
@@ -208,7 +208,7 @@ impl Thread {
         self.team().map_or(1, |team| team.size)
     }
 
-    /// Its settings, which it reads from the environment before it uses them first.
+    /// Its settings, which it reads from the environment at their first use.
     fn settings(&self) -> Settings {
         if !self.settings.get().is_known() {
             self.settings.set(Settings::of_environment());

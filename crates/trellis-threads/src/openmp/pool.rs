@@ -24,26 +24,26 @@ use crate::context::{self, aside};
 use crate::control::{NODES_MAX, control};
 use crate::{relaxed, runtime, start};
 
-/// The number of the permits that say that there is something in a mailbox.
+/// The number of the semaphore whose permits say that a mailbox has tasks.
 const MAIL: u32 = 3;
-/// The most tasks in a mailbox.
+/// The maximum number of tasks in a mailbox.
 const MAILBOX_TASKS: usize = 64;
 
-/// What the node of a team has to do. Private memory.
+/// The work of one node of a team. It lies in private memory.
 pub(super) struct Pool {
     state: Mutex<State>,
-    /// Changes when a thread that waits must look again.
+    /// Changes when a waiting thread must look again.
     signal: AtomicU32,
-    /// This node has come to the barrier.
+    /// Whether this node has come to the barrier.
     has_come: AtomicBool,
-    /// One more than the node that gets an answer when this one is quiet; 0: none.
+    /// The node that gets an answer when this one is quiet, plus one; 0 for none.
     engaged_by: AtomicU32,
 }
 
 struct State {
     /// The newest last.
     tasks: VecDeque<Entry>,
-    /// How many threads have nothing to do, and whether one of them meets the other nodes.
+    /// The number of threads that have nothing to do, and whether one of them meets the other nodes.
     idle: u32,
     is_led: bool,
 }
@@ -61,19 +61,19 @@ impl Entry {
         self.address as *mut Task
     }
 
-    /// One that another node has given.
+    /// Another node gave it to this one.
     fn given(address: usize) -> Entry {
         Entry { address, stays: false }
     }
 }
 
-/// What nodes say to each other about tasks; in the region, of each node in a page of its own.
+/// What nodes say to each other about tasks. It lies in the region, in a page of its own for each node.
 #[repr(C, align(4096))]
 pub(crate) struct Mailbox {
     giver: AtomicU32,
     count: AtomicU32,
     tasks: [AtomicUsize; MAILBOX_TASKS],
-    /// How often this node has given tasks away without an answer.
+    /// The number of times that this node gave tasks away and has no answer yet.
     unanswered: AtomicU32,
 }
 
@@ -106,7 +106,7 @@ impl Pool {
         context::wake_all(&self.signal);
     }
 
-    /// A task may be done from now on. Returns how many there are.
+    /// Adds a task that may be done from now on. Returns the number of tasks.
     pub(super) fn push(&self, task: *mut Task) -> usize {
         // SAFETY: a task that nobody does yet.
         let entry = Entry { address: task as usize, stays: unsafe { (*task).stays } };
@@ -117,7 +117,7 @@ impl Pool {
         })
     }
 
-    /// The newest task, and how many are left.
+    /// Takes the newest task. Also returns the number of the others.
     pub(super) fn pop(&self) -> Option<(*mut Task, usize)> {
         aside(|| {
             let mut state = self.lock();
@@ -130,11 +130,11 @@ impl Pool {
         aside(|| self.lock().tasks.len())
     }
 
-    /// The newest task that descends from `ancestor`.
+    /// Takes the newest task that descends from `ancestor`.
     pub(super) fn pop_descendant(&self, ancestor: *mut Task) -> Option<*mut Task> {
         for from_end in 0.. {
-            // Only a task that nobody else can do is looked at: the others end. Its ancestors are in the region, so nothing
-            // is locked meanwhile.
+            // Other tasks may end meanwhile, so the task is taken before it is examined. Its ancestors are in the
+            // region, so the pool is not locked meanwhile.
             let entry = aside(|| {
                 let mut state = self.lock();
                 let place = state.tasks.len().checked_sub(from_end + 1)?;
@@ -148,7 +148,7 @@ impl Pool {
         None
     }
 
-    /// Puts a task where so many are newer.
+    /// Puts a task back, behind `newer` newer ones.
     fn put_back(&self, entry: Entry, newer: usize) {
         let mut state = self.lock();
         let place = state.tasks.len().saturating_sub(newer);
@@ -156,7 +156,7 @@ impl Pool {
         self.wake_idle(state);
     }
 
-    /// There is something for threads that have nothing to do. Returns how many tasks there are.
+    /// Wakes threads that have nothing to do. Returns the number of tasks.
     fn wake_idle(&self, state: MutexGuard<'_, State>) -> usize {
         let (count, idle) = (state.tasks.len(), state.idle);
         drop(state);
@@ -166,7 +166,7 @@ impl Pool {
         count
     }
 
-    /// The oldest tasks that may go to another node, at most half of all and as many as a mailbox holds.
+    /// Takes the oldest tasks that may go to another node: at most half of all, and at most as many as a mailbox holds.
     fn oldest(&self, wanted: usize) -> Vec<usize> {
         let mut state = self.lock();
         let count = state.tasks.len().div_ceil(2).min(MAILBOX_TASKS).min(wanted);
@@ -195,7 +195,7 @@ fn descends(task: *mut Task, ancestor: *mut Task) -> bool {
     false
 }
 
-/// Waits until the barrier opens, or there is something to do. On private memory.
+/// Waits until the barrier opens or there is something to do. Runs on private memory.
 pub(super) fn wait(team: &Team, meetings: u32) -> Waited {
     let pool = &team.pool;
     let mut state = pool.lock();
@@ -219,7 +219,8 @@ pub(super) fn wait(team: &Team, meetings: u32) -> Waited {
     }
     state.is_led = true;
     drop(state);
-    // No thread of this node has anything to do. One that was woken for a task which others have done is counted again.
+    // Now no thread of this node has anything to do. A thread that was woken for a task which others did is counted
+    // again.
     let given = wait_for_other_nodes(team);
     let mut state = pool.lock();
     state.is_led = false;
@@ -243,8 +244,8 @@ pub(super) fn wait(team: &Team, meetings: u32) -> Waited {
 
 /// Meets the other nodes. Returns tasks that another node has given to this one before all nodes have come.
 fn wait_for_other_nodes(team: &Team) -> Option<Vec<usize>> {
-    /// How long a node waits at the barrier before it looks whether it was given tasks. It asks for some only after the
-    /// first look: the page of these words would go from node to node at each barrier.
+    /// How long a node waits at the barrier before it looks whether it was given tasks. It asks for tasks only after
+    /// the first look. Otherwise the page of these words would go from node to node at each barrier.
     const LOOK_NS: u64 = 50_000;
     const LONGEST_LOOK_NS: u64 = 1_000_000;
     if team.nodes == 1 {
@@ -269,7 +270,7 @@ fn wait_for_other_nodes(team: &Team) -> Option<Vec<usize>> {
             answer(team.pool.engaged_by.swap(0, Ordering::AcqRel));
             team.pool.has_come.store(true, Ordering::Relaxed);
             if team.meet_nodes(look_ns) {
-                // It may have been said before the barrier, too.
+                // This may have been said already before the barrier.
                 if without_tasks.load(Ordering::Relaxed) == 1 {
                     let _ = without_tasks.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
                 }
@@ -296,12 +297,12 @@ pub(super) fn ask_for_tasks(team: &Team) {
 fn ask() {
     let without_tasks = &control().without_tasks.0[start::node()];
     if without_tasks.load(Ordering::Relaxed) == 0 {
-        // If it has been said already, or a node is giving something, that is no harm.
+        // The exchange fails if this was said already, or if a node is giving tasks now. Both are fine.
         let _ = without_tasks.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// What another node has put into the mailbox of this one.
+/// Takes what another node has put into the mailbox of this one.
 fn receive(team: &Team) -> Option<Vec<usize>> {
     let me = start::node();
     if !runtime::take_permit(MAIL, me, 0) {
@@ -321,7 +322,7 @@ fn receive(team: &Team) -> Option<Vec<usize>> {
     Some(tasks)
 }
 
-/// Answers the node that gave this one tasks; `node` is one more than its number, and 0 for none.
+/// Answers the node that gave tasks to this one. `node` is its number plus one, or 0 for none.
 fn answer(node: u32) {
     if let Some(node) = node.checked_sub(1) {
         relaxed::release();
@@ -329,7 +330,7 @@ fn answer(node: u32) {
     }
 }
 
-/// When this node gave tasks to each other node last, in nanoseconds, and how many.
+/// For each other node: when this node last gave it tasks, in nanoseconds, and how many.
 static GIVEN: [(AtomicU64, AtomicUsize); NODES_MAX] = [const { (AtomicU64::new(0), AtomicUsize::new(0)) }; NODES_MAX];
 
 /// Whether this node has given tasks away since it came to a barrier.
@@ -337,7 +338,7 @@ static HAS_GIVEN: AtomicBool = AtomicBool::new(false);
 
 /// How many tasks a node gets now.
 fn wanted_count(node: usize) -> usize {
-    /// A node that is back within this time got too few.
+    /// A node that is idle again within this time got too few tasks.
     const SOON_NS: u64 = 2_000_000;
     let (time, count) = &GIVEN[node];
     let now = time_ns();

@@ -1,8 +1,8 @@
-//! What a program sets: the variables `OMP_…` of the environment, and functions like `omp_set_num_threads` (the internal
-//! control variables of OpenMP 5.2, section 2).
+//! The settings of a program: the variables `OMP_…` of the environment, and functions like `omp_set_num_threads` (the
+//! internal control variables of OpenMP 5.2, section 2).
 //!
-//! Promises: each thread has its own, which it inherits from the thread that began its region. A variable that is
-//! malformed counts as if it were not set, as in the libraries of the compilers.
+//! Promises: each thread has its own settings, which it inherits from the thread that began its region. A variable that
+//! is malformed counts as if it were not set, as in the libraries of the compilers.
 
 use super::sharing::Kind;
 use crate::control::SLOTS;
@@ -11,7 +11,7 @@ use crate::processors;
 /// The greatest number of nested regions that can be active.
 pub(super) const LEVELS_MAX: u32 = 8;
 
-/// See the module.
+/// The settings of one thread; see the module text.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(super) struct Settings {
@@ -22,27 +22,27 @@ pub(super) struct Settings {
     /// The greatest number of nested regions with several threads.
     pub(super) active_levels_max: u32,
     pub(super) is_dynamic: bool,
-    /// What `schedule(runtime)` means.
+    /// The schedule that `schedule(runtime)` stands for.
     pub(super) schedule: Kind,
-    pub(super) chunk: u32,
+    pub(super) batch: u32,
 }
 
 impl Settings {
-    /// Before the environment was read.
+    /// The settings before the environment was read.
     pub(super) const UNKNOWN: Settings = Settings {
         threads: [0; LEVELS_MAX as usize],
         thread_limit: 0,
         active_levels_max: 1,
         is_dynamic: false,
         schedule: Kind::Dynamic,
-        chunk: 1,
+        batch: 1,
     };
 
     pub(super) fn is_known(&self) -> bool {
         self.threads[0] > 0
     }
 
-    /// Those that the environment of the program sets.
+    /// The settings from the environment of the program.
     pub(super) fn of_environment() -> Settings {
         let text = |name: &str| std::env::var(name).ok();
         let number = |name: &str| text(name).and_then(|value| value.trim().parse::<u32>().ok());
@@ -59,8 +59,8 @@ impl Settings {
         settings.active_levels_max =
             number("OMP_MAX_ACTIVE_LEVELS").unwrap_or(if is_nested { LEVELS_MAX } else { 1 }).min(LEVELS_MAX);
         settings.is_dynamic = is_true("OMP_DYNAMIC");
-        if let Some((kind, chunk)) = text("OMP_SCHEDULE").and_then(|schedule| schedule_of(&schedule)) {
-            (settings.schedule, settings.chunk) = (kind, chunk);
+        if let Some((kind, batch)) = text("OMP_SCHEDULE").and_then(|schedule| schedule_of(&schedule)) {
+            (settings.schedule, settings.batch) = (kind, batch);
         }
         settings
     }
@@ -74,7 +74,7 @@ impl Settings {
         self.threads[0] = threads.max(1);
     }
 
-    /// Those of the threads of a region of several threads.
+    /// The settings of the threads of a region with several threads.
     pub(super) fn inside(mut self) -> Settings {
         if self.threads[1] > 0 {
             self.threads.rotate_left(1);
@@ -96,12 +96,12 @@ fn threads_of(list: &str) -> Option<[u32; LEVELS_MAX as usize]> {
     Some(threads)
 }
 
-/// `OMP_SCHEDULE`: a kind, perhaps after a modifier and a colon, perhaps with a comma and the size of chunks.
+/// `OMP_SCHEDULE`: a kind, perhaps after a modifier and a colon, perhaps with a comma and the size of a batch.
 fn schedule_of(text: &str) -> Option<(Kind, u32)> {
     let text = text.rsplit(':').next()?;
-    let (kind, chunk) = text.split_once(',').map_or((text, None), |(kind, chunk)| (kind, Some(chunk)));
-    let chunk = match chunk {
-        Some(chunk) => chunk.trim().parse::<u32>().ok()?,
+    let (kind, batch) = text.split_once(',').map_or((text, None), |(kind, batch)| (kind, Some(batch)));
+    let batch = match batch {
+        Some(batch) => batch.trim().parse::<u32>().ok()?,
         None => 0,
     };
     let kind = match kind.trim().to_ascii_lowercase().as_str() {
@@ -111,5 +111,5 @@ fn schedule_of(text: &str) -> Option<(Kind, u32)> {
         "auto" => return Some((Kind::Static, 0)),
         _ => return None,
     };
-    Some((kind, if kind == Kind::Static { chunk } else { chunk.max(1) }))
+    Some((kind, if kind == Kind::Static { batch } else { batch.max(1) }))
 }

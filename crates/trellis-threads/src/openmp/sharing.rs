@@ -1,12 +1,12 @@
 //! Work-sharing: which thread of a team does which iterations of a loop, which sections, or a `single` region.
 //!
-//! Iterations are counted from 0; the callers turn them into values of the program's variable. With a dynamic or a guided
-//! schedule, the chunks of a loop follow from how often somebody has drawn before, so a draw is one addition to a word that
-//! is kept at node 0, and no page is shared. A node draws several chunks of a dynamic schedule at once, fewer towards the
-//! end of the loop, and its threads take them one by one.
+//! Iterations are counted from 0. The callers turn them into values of the program's variable. A *batch* is the iterations
+//! that a thread takes at once. With a dynamic or a guided schedule, the number of claims before it decides which batches
+//! a claim gets. A claim is one addition to a word that node 0 keeps, and no page is shared. Under a dynamic schedule, a
+//! node claims several batches at once, fewer towards the end of the loop, and its threads take them one by one.
 //!
-//! Promises: each iteration is given out once. The chunks of a thread ascend. A node draws in vain once in each loop, so the
-//! last one to do so knows that nobody will draw any more, and clears the word.
+//! Promises: each iteration is given out once. The batches of a thread ascend. Each node gets nothing from its last claim in
+//! a loop, so the last node to which that happens knows that no claim follows, and clears the word.
 
 use std::sync::atomic::Ordering;
 
@@ -16,21 +16,21 @@ use super::team::{Team, wait_until};
 use crate::context::aside;
 use crate::{relaxed, runtime};
 
-/// The first number of the words from which nodes draw.
-const DRAWS: u32 = 1 << 16;
-/// A node draws this part of the chunks that are left, divided by the number of nodes.
+/// The first number of the words from which nodes claim.
+const CLAIMS: u32 = 1 << 16;
+/// A node claims this part of the batches that are left, divided by the number of nodes.
 const PART: u64 = 4;
 
 /// How a loop is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Each thread gets one part, or with a size of chunks one chunk after the other in turn.
+    /// Each thread gets one part. If the size of batches is given, the threads get batches in turn.
     Static,
-    /// Who is free gets the next chunk.
+    /// A thread that is free gets the next batch.
     Dynamic,
-    /// The same, with chunks that become smaller.
+    /// The same, with batches that become smaller.
     Guided,
-    /// Who is free gets the next one, and no node gets several at once.
+    /// A thread that is free gets the next one, and no node gets several at once.
     Sections,
 }
 
@@ -40,8 +40,8 @@ pub(super) struct Loop {
     pub(super) kind: Kind,
     /// The number of iterations.
     pub(super) count: u64,
-    /// Of a static schedule 0 for parts of equal size.
-    pub(super) chunk: u64,
+    /// The iterations of a batch; 0 if a static schedule gives each thread one part.
+    pub(super) batch: u64,
     /// The first value, and the distance between two.
     pub(super) start: u64,
     pub(super) increment: u64,
@@ -49,8 +49,8 @@ pub(super) struct Loop {
     /// The number of the construct in its team, and of the ordered loop among these.
     construct: u32,
     ordered: u32,
-    /// How many chunks of a static schedule this thread has had.
-    trips: u64,
+    /// How many batches of a static schedule this thread has had.
+    batches: u64,
     /// The iterations that it does now.
     low: u64,
     high: u64,
@@ -60,31 +60,31 @@ impl Loop {
     pub(super) const NONE: Loop = Loop {
         kind: Kind::Static,
         count: 0,
-        chunk: 0,
+        batch: 0,
         start: 0,
         increment: 1,
         is_ordered: false,
         construct: 0,
         ordered: 0,
-        trips: 0,
+        batches: 0,
         low: 0,
         high: 0,
     };
 
-    /// A loop of so many iterations.
-    pub(super) fn new(kind: Kind, count: u64, chunk: u64, is_ordered: bool) -> Loop {
-        let chunk = if kind == Kind::Static { chunk } else { chunk.max(1) };
-        Loop { kind, count, chunk, is_ordered, ..Loop::NONE }
+    /// A loop of `count` iterations.
+    pub(super) fn new(kind: Kind, count: u64, batch: u64, is_ordered: bool) -> Loop {
+        let batch = if kind == Kind::Static { batch } else { batch.max(1) };
+        Loop { kind, count, batch, is_ordered, ..Loop::NONE }
     }
 
-    /// The same, over these values of the program's variable.
+    /// The same loop over these values of the program's variable.
     pub(super) fn over(self, start: u64, increment: u64) -> Loop {
         Loop { start, increment, ..self }
     }
 
-    /// With what `schedule(runtime)` means now.
+    /// A loop with the schedule that `schedule(runtime)` stands for now.
     pub(super) fn at_runtime(count: u64, settings: &Settings, is_ordered: bool) -> Loop {
-        Loop::new(settings.schedule, count, settings.chunk.into(), is_ordered)
+        Loop::new(settings.schedule, count, settings.batch.into(), is_ordered)
     }
 
     /// The value of the program's variable in an iteration.
@@ -104,7 +104,7 @@ pub(super) fn iterations(start: i128, end: i128, increment: i128) -> u64 {
     if distance <= 0 { 0 } else { ((distance - 1) / step + 1) as u64 }
 }
 
-/// The part of a static schedule without chunks that a thread has: the first threads have one iteration more.
+/// The part that a thread has under a static schedule without batches. The first threads have one iteration more.
 pub(super) fn part(count: u64, size: u64, number: u64) -> (u64, u64) {
     let (each, more) = (count / size, count % size);
     let low = each * number + number.min(more);
@@ -114,13 +114,13 @@ pub(super) fn part(count: u64, size: u64, number: u64) -> (u64, u64) {
 /// The state of a construct at one node, until all threads of the node have left it.
 pub(super) struct Construct {
     number: u32,
-    /// How many threads of the node are still to come to its end.
+    /// The number of threads of the node that have not come to its end.
     left: u32,
-    /// How often the node, or another one, has drawn.
-    draws: u64,
-    /// What was left of the loop after these draws: its first iteration.
+    /// The claims of all nodes, as far as this node knows.
+    claims: u64,
+    /// The first iteration that was left after these claims.
     position: u64,
-    /// What the node has, and nobody has taken.
+    /// The iterations that the node has and no thread has taken.
     low: u64,
     high: u64,
     is_over: bool,
@@ -128,52 +128,52 @@ pub(super) struct Construct {
 
 impl Construct {
     fn new(number: u32, threads: u32) -> Construct {
-        Construct { number, left: threads, draws: 0, position: 0, low: 0, high: 0, is_over: false }
+        Construct { number, left: threads, claims: 0, position: 0, low: 0, high: 0, is_over: false }
     }
 
-    /// The iterations that come with the next draw after those so far.
-    fn next_draw(&mut self, sharing: &Loop, team: &Team) -> (u64, u64) {
+    /// The iterations that come with the next claim after those so far.
+    fn next_claim(&mut self, sharing: &Loop, team: &Team) -> (u64, u64) {
         let (low, left) = (self.position, sharing.count - self.position);
         let size = match sharing.kind {
             Kind::Static | Kind::Sections => 1,
             Kind::Dynamic => {
-                let chunks = left.div_ceil(sharing.chunk);
-                (chunks / (u64::from(team.nodes) * PART)).max(1).saturating_mul(sharing.chunk)
+                let batches = left.div_ceil(sharing.batch);
+                (batches / (u64::from(team.nodes) * PART)).max(1).saturating_mul(sharing.batch)
             }
-            Kind::Guided => left.div_ceil(team.size.into()).max(sharing.chunk),
+            Kind::Guided => left.div_ceil(team.size.into()).max(sharing.batch),
         };
         self.position = low + size.min(left);
-        self.draws += 1;
+        self.claims += 1;
         (low, self.position)
     }
 
-    /// Gets more from what is left for all nodes. Whether there was something.
-    fn draw(&mut self, sharing: &Loop, team: &Team) -> bool {
-        let draw = match team.nodes {
-            1 => self.draws,
-            _ => runtime::word_add(DRAWS.wrapping_add(self.number), 0, 1),
+    /// Claims more iterations of those that are left for all nodes. Returns whether there were some.
+    fn claim(&mut self, sharing: &Loop, team: &Team) -> bool {
+        let claim = match team.nodes {
+            1 => self.claims,
+            _ => runtime::word_add(CLAIMS.wrapping_add(self.number), 0, 1),
         };
-        while self.draws <= draw && self.position < sharing.count {
-            (self.low, self.high) = self.next_draw(sharing, team);
+        while self.claims <= claim && self.position < sharing.count {
+            (self.low, self.high) = self.next_claim(sharing, team);
         }
-        if self.draws > draw {
+        if self.claims > claim {
             return true;
         }
-        // `draws` is the number of those that got something now.
+        // Now `claims` is the number of claims that got something.
         self.is_over = true;
         (self.low, self.high) = (0, 0);
-        if team.nodes > 1 && draw + 1 == self.draws + u64::from(team.nodes) {
-            runtime::word_clear(DRAWS.wrapping_add(self.number), 0);
+        if team.nodes > 1 && claim + 1 == self.claims + u64::from(team.nodes) {
+            runtime::word_clear(CLAIMS.wrapping_add(self.number), 0);
         }
         false
     }
 
-    /// What one thread takes.
+    /// Takes iterations for one thread.
     fn take(&mut self, sharing: &Loop, team: &Team) -> Option<(u64, u64)> {
-        if self.low == self.high && (self.is_over || !self.draw(sharing, team)) {
+        if self.low == self.high && (self.is_over || !self.claim(sharing, team)) {
             return None;
         }
-        let size = if sharing.kind == Kind::Dynamic { sharing.chunk } else { self.high - self.low };
+        let size = if sharing.kind == Kind::Dynamic { sharing.batch } else { self.high - self.low };
         let low = self.low;
         self.low = low + size.min(self.high - low);
         Some((low, self.low))
@@ -202,7 +202,7 @@ impl Team {
 }
 
 impl Thread {
-    /// The thread has come to a loop of its team.
+    /// Begins a loop of the team for this thread.
     pub(super) fn begin_loop(&self, mut sharing: Loop) {
         sharing.construct = self.next_construct();
         if sharing.is_ordered {
@@ -211,7 +211,7 @@ impl Thread {
         }
         self.sharing.set(sharing);
         if sharing.is_ordered && sharing.count == 0 && self.number.get() == 0 {
-            // Nobody else passes the turn of a loop without iterations on.
+            // No other thread passes on the turn of a loop without iterations.
             self.wait_for_turn();
             self.pass_turn_on(&sharing);
         }
@@ -234,16 +234,16 @@ impl Thread {
         let (size, number) = (u64::from(self.team_size()), u64::from(self.number.get()));
         match (sharing.kind, self.team()) {
             (Kind::Static, _) => {
-                let (low, high) = match sharing.chunk {
-                    0 if sharing.trips > 0 => return None,
+                let (low, high) = match sharing.batch {
+                    0 if sharing.batches > 0 => return None,
                     0 => part(sharing.count, size, number),
-                    chunk => {
-                        let chunk_number = sharing.trips.checked_mul(size)?.checked_add(number)?;
-                        let low = chunk_number.checked_mul(chunk)?;
-                        (low.min(sharing.count), low.saturating_add(chunk).min(sharing.count))
+                    batch => {
+                        let batch_number = sharing.batches.checked_mul(size)?.checked_add(number)?;
+                        let low = batch_number.checked_mul(batch)?;
+                        (low.min(sharing.count), low.saturating_add(batch).min(sharing.count))
                     }
                 };
-                sharing.trips += 1;
+                sharing.batches += 1;
                 (low < high).then_some((low, high))
             }
             (_, Some(team)) if team.size > 1 => team.at_construct(sharing.construct, |construct| {
@@ -252,7 +252,7 @@ impl Thread {
             }),
             _ => {
                 let low = sharing.high;
-                let size = if sharing.kind == Kind::Guided { sharing.count } else { sharing.chunk };
+                let size = if sharing.kind == Kind::Guided { sharing.count } else { sharing.batch };
                 (low < sharing.count).then(|| (low, low.saturating_add(size).min(sharing.count)))
             }
         }
@@ -266,8 +266,8 @@ impl Thread {
         team.at_construct(number, |construct| {
             let is_it = construct.take(&one, team).is_some();
             if is_it && team.nodes > 1 {
-                // The node's own draw in vain, with which it is known here that nothing is left.
-                construct.draw(&one, team);
+                // The node's last claim, which gets nothing: this node then knows that nothing is left.
+                construct.claim(&one, team);
             }
             (is_it, true)
         })
@@ -284,7 +284,7 @@ impl Thread {
         }
     }
 
-    /// The iterations of this thread have gone through it.
+    /// The iterations of this thread have left the ordered region.
     fn pass_turn_on(&self, sharing: &Loop) {
         let Some(team) = self.team().filter(|team| team.size > 1) else { return };
         let next = if sharing.is_at_end() {

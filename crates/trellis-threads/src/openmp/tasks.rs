@@ -22,9 +22,10 @@ use super::{Thread, llvm, locks, this_thread};
 use crate::context::aside;
 use crate::{relaxed, runtime, start};
 
-/// A node with so many tasks gives some away while its threads make more; with two, before it does one.
+/// The number of tasks from which a node gives some away while its threads make more. With two, it gives one away
+/// before it does the other.
 const GIVES_WHILE_MAKING: usize = 16;
-/// A thread of a node that has so many tasks for each of its threads does a new task at once.
+/// The number of tasks for each thread of a node from which a thread does a new task at once.
 const TASKS_PER_THREAD_MAX: usize = 64;
 
 /// Whether the program makes tasks. It is the same on every node.
@@ -34,11 +35,11 @@ pub(super) fn are_used() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// What a task does with its data, which lie behind it.
+/// The function of a task. Its data lie behind the task.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) enum TaskWork {
-    /// Nothing: the task of a thread itself.
+    /// None: it is the task of a thread itself.
     Implicit,
     /// A function of GCC's compiler; its data begin at a multiple of their alignment.
     Gcc { function: usize, alignment: usize },
@@ -54,27 +55,28 @@ pub(super) struct Task {
     made_at: u32,
     is_small: bool,
     parent: *mut Task,
-    /// How many of its children are not done, and whether one was done at another node.
+    /// The number of its children that are not done, and whether one was done at another node.
     children: AtomicU32,
     is_helped: AtomicBool,
-    /// Itself until it is done, its children, and entries of lists of dependences.
+    /// References: the task itself until it is done, its children, and entries of lists of dependences.
     references: AtomicU32,
     /// The group that it belongs to, and the one that its children belong to.
     member_of: *mut Group,
     group: *mut Group,
     settings: Settings,
     pub(super) is_final: bool,
-    /// It is not given to another node: who waits for it may have a lock, for which the threads of that node wait.
+    /// Whether it stays at this node: a thread that waits for it may hold a lock for which the threads of another node
+    /// wait.
     pub(super) stays: bool,
-    /// It has asked to be done once more when it returns.
+    /// Whether it asked to be done once more when it returns.
     is_done_again: bool,
-    /// It has dependences, so others may wait for it.
+    /// Whether it has dependences, so that others may wait for it.
     has_dependences: bool,
     /// Under the lock of dependences: whether it is done, how many tasks it waits for, and which wait for it.
     is_done: bool,
     missing: AtomicU32,
     successors: Vec<*mut Task>,
-    /// What its children depend on, by address.
+    /// The dependences of its children, by address.
     uses: BTreeMap<usize, Use>,
 }
 
@@ -104,7 +106,7 @@ impl Task {
     }
 }
 
-// Making and doing.
+// Making tasks and doing them.
 
 /// The task of the calling thread itself in a new region; null in a program without tasks.
 pub(super) fn implicit() -> *mut Task {
@@ -114,23 +116,23 @@ pub(super) fn implicit() -> *mut Task {
     }
 }
 
-/// The region is over: its implicit task is not needed any more.
+/// Gives up the implicit task of a region that is over.
 pub(super) fn forget(task: *mut Task) {
     if !task.is_null() {
         release(task);
     }
 }
 
-/// A block that is used again; what is free points to the next one.
+/// A block that is used again. A free block points to the next one.
 pub(super) struct FreeBlock {
     next: *mut FreeBlock,
 }
 
-/// The size of these blocks, and how many a thread keeps.
+/// The size of these blocks, and the number that a thread keeps.
 const BLOCK_BYTES: usize = 512;
 const BLOCKS_MAX: u32 = 256;
 
-/// Room for a task with so many bytes of data.
+/// Memory for a task with `bytes` bytes of data.
 fn allocate(thread: &Thread, bytes: usize) -> (*mut Task, bool) {
     let bytes = size_of::<Task>() + bytes;
     if bytes > BLOCK_BYTES {
@@ -149,7 +151,7 @@ fn allocate(thread: &Thread, bytes: usize) -> (*mut Task, bool) {
     (block as *mut Task, true)
 }
 
-/// The block of a task is not needed any more. Only the node that made it uses it again: neighbours of a block are of one
+/// Gives back the block of a task. Only the node that made it uses it again, so that neighbouring blocks are of one
 /// node.
 fn free(thread: &Thread, block: usize, is_small: bool, made_at: u32) {
     if !is_small || made_at != start::node() as u32 || thread.free_count.get() >= BLOCKS_MAX {
@@ -201,8 +203,9 @@ pub(super) fn task_of(data: usize) -> *mut Task {
     (data - size_of::<Task>()) as *mut Task
 }
 
-/// Whether a new task of the calling thread must be done at once: nobody else could do it, it is a part of a final task,
-/// there are enough tasks, or it is of a library that was loaded later, when barriers do not wait for tasks.
+/// Whether a new task of the calling thread must be done at once: if no other thread could do it, if it is a part of a
+/// final task, if there are enough tasks, or if it is of a library that was loaded later, for which barriers do not
+/// wait.
 pub(super) fn is_undeferred(thread: &Thread) -> bool {
     let Some(team) = thread.team().filter(|team| team.size > 1) else { return true };
     if is_in_final(thread) || !are_used() {
@@ -227,7 +230,7 @@ pub(super) fn is_in_final(thread: &Thread) -> bool {
     unsafe { thread.task.get().as_ref() }.is_some_and(|task| task.is_final)
 }
 
-/// A new task of the calling thread's task, with room for so many bytes of data. [`submit`] or [`do_now`] follows.
+/// Makes a child of the calling thread's task, with room for `bytes` bytes of data. [`submit`] or [`do_now`] follows.
 pub(super) fn child(thread: &Thread, work: TaskWork, bytes: usize, is_final: bool) -> *mut Task {
     let parent = thread.task.get();
     let task = made(work, bytes, parent, thread.settings(), is_final || is_in_final(thread));
@@ -246,7 +249,7 @@ pub(super) fn child(thread: &Thread, work: TaskWork, bytes: usize, is_final: boo
     task
 }
 
-/// The task may be done when the tasks that it depends on are done.
+/// Lets a task be done as soon as the tasks on which it depends are done.
 pub(super) fn submit(thread: &Thread, task: *mut Task, dependences: &[Dependence]) {
     let Some(team) = thread.team() else { return do_task(thread, task) };
     if !dependences.is_empty() {
@@ -282,7 +285,7 @@ pub(super) fn await_dependences(thread: &Thread, dependences: &[Dependence]) {
     release(waiter);
 }
 
-/// Does a task, and says that it is done.
+/// Does a task, and marks it as done.
 fn do_task(thread: &Thread, task: *mut Task) {
     // SAFETY: a task that nobody else does.
     let (work, settings) = unsafe { ((*task).work, (*task).settings) };
@@ -334,13 +337,13 @@ pub(super) unsafe fn end_at_once(thread: &Thread, task: *mut Task) {
     end(thread, task);
 }
 
-/// A new task of the calling thread, which nobody else knows, will not be done. Its private variables end.
+/// Drops a new task of the calling thread that no other thread knows. Its private variables end.
 pub(super) fn drop_undone(task: *mut Task) {
     end(this_thread(), task);
 }
 
-/// The task that the calling thread does asks to be done once more: one of LLVM that is untied, when it has waited for
-/// others. Whether it is that task. It goes on at once, in the same thread.
+/// Asks to do the task of the calling thread once more: an untied task of LLVM does so after it has waited for others.
+/// Returns whether it is that task. The same thread does it again at once.
 pub(super) fn is_to_be_done_again(thread: &Thread, task: *mut Task) -> bool {
     let is_own = thread.task.get() == task;
     if is_own {
@@ -362,7 +365,7 @@ fn end(thread: &Thread, task: *mut Task) {
         let is_away = (*task).made_at != here;
         let is_of_other_group = group.as_ref().is_some_and(|group| group.node != here);
         if is_away || is_of_other_group {
-            // Those who wait for it see it in a word of strict memory.
+            // Threads that wait for it see this in a word of strict memory.
             relaxed::release();
         }
         if (*task).has_dependences {
@@ -385,7 +388,7 @@ fn end(thread: &Thread, task: *mut Task) {
     }
 }
 
-/// One reference fewer.
+/// Drops a reference.
 fn release(task: *mut Task) {
     // SAFETY: the caller has the reference.
     unsafe {
@@ -406,8 +409,8 @@ fn release(task: *mut Task) {
 
 // Dependences.
 
-/// Puts a task behind those of its siblings that it depends on, and, if it `counts`, before those that will depend on it.
-/// Whether it may be done at once.
+/// Puts a task behind those siblings on which it depends and, if it `counts`, before those that will depend on it.
+/// Returns whether it may be done at once.
 fn depend(parent: *mut Task, task: *mut Task, dependences: &[Dependence], counts: bool) -> bool {
     locks::lock(locks::name(&locks::DEPENDENCES));
     // SAFETY: the parent is the task that runs; a task in a list is referred to by it.
@@ -449,7 +452,7 @@ fn depend(parent: *mut Task, task: *mut Task, dependences: &[Dependence], counts
     is_ready
 }
 
-/// A task is done: the tasks that waited only for it.
+/// Removes a task that is done. Returns the tasks that waited only for it.
 fn done_for_others(task: *mut Task) -> Vec<*mut Task> {
     locks::lock(locks::name(&locks::DEPENDENCES));
     // SAFETY: the task that was done; those that wait for it are not done.
@@ -457,7 +460,7 @@ fn done_for_others(task: *mut Task) -> Vec<*mut Task> {
         (*task).is_done = true;
         let successors = std::mem::take(&mut (*task).successors);
         let is_ready = |next: &*mut Task| {
-            // A thread waits for one without work by itself, and gives it back as soon as nothing is missing.
+            // A thread waits itself for a task without work, and gives it back as soon as nothing is missing.
             let is_task = !matches!((**next).work, TaskWork::Implicit);
             (**next).missing.fetch_sub(1, Ordering::AcqRel) == 1 && is_task
         };
@@ -469,7 +472,7 @@ fn done_for_others(task: *mut Task) -> Vec<*mut Task> {
 
 // Waiting.
 
-/// Waits until something is so, and does tasks meanwhile.
+/// Waits until `is_so` holds, and does tasks meanwhile.
 fn work_until(thread: &Thread, is_so: impl Fn() -> bool) {
     const LOOKS: u32 = 50;
     const SLEEP_US_MAX: u64 = 200;
@@ -512,7 +515,7 @@ pub(super) fn wait_for_children(thread: &Thread) {
     acquire_from_helpers(&task.is_helped);
 }
 
-/// All tasks that somebody waited for are done.
+/// All tasks for which a thread waited are done.
 fn acquire_from_helpers(is_helped: &AtomicBool) {
     if is_helped.load(Ordering::Acquire) {
         is_helped.store(false, Ordering::Relaxed);
@@ -520,7 +523,7 @@ fn acquire_from_helpers(is_helped: &AtomicBool) {
     }
 }
 
-/// The children that the task makes from now on, and theirs, are a group.
+/// Begins a group: the children that the task makes from now on, and their children.
 pub(super) fn begin_group(thread: &Thread) {
     // SAFETY: the task that runs.
     if let Some(task) = unsafe { thread.task.get().as_mut() } {

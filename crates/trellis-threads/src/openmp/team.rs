@@ -31,13 +31,13 @@ use crate::{runtime, start, threads};
 const BARRIER: u32 = 1;
 const END: u32 = 2;
 
-/// What the threads of a region do.
+/// The work of the threads of a region.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(super) enum Work {
     /// A function of GCC's compiler, with its argument.
     Gcc { function: usize, data: usize },
-    /// A function of LLVM's compiler, with so many arguments.
+    /// A function of LLVM's compiler, with its number of arguments.
     Llvm { function: usize, count: usize, arguments: Arguments },
 }
 
@@ -45,13 +45,13 @@ pub(super) enum Work {
 #[derive(Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(super) enum Arguments {
-    /// The usual number of them.
+    /// The first arguments.
     Here([usize; ARGUMENTS]),
-    /// The address of more.
+    /// The address of the others.
     At(usize),
 }
 
-/// How many arguments the description of a region has room for.
+/// The number of arguments for which the description of a region has room.
 pub(super) const ARGUMENTS: usize = 24;
 
 /// The description of a region, for its threads on all nodes.
@@ -60,22 +60,22 @@ pub(super) const ARGUMENTS: usize = 24;
 pub(super) struct Region {
     work: Work,
     size: u32,
-    /// The number of regions around it, with itself, and of those that have several threads.
+    /// Its level: the number of regions around it, including itself, and of those that have several threads.
     level: u32,
     active_level: u32,
     settings: Settings,
     /// The loop in which the threads begin, if the compiler has joined it with the region.
     first_loop: Option<Loop>,
-    /// For each level, from 1 on, the number of the thread that is there, and the size of its team.
+    /// For each level from 1 on: the number of the thread there, and the size of its team.
     ancestors: [(u32, u32); LEVELS_MAX as usize],
 }
 
-/// What the threads of a team share while they meet: of a team that spans nodes, a page of the region.
+/// The words that the threads of a team share. For a team that spans nodes, they have a page of the region.
 #[repr(C)]
 pub(crate) struct Shared {
-    /// Whose turn it is in the ordered regions of its loops.
+    /// The next turn in the ordered regions of its loops.
     pub(super) turn: AtomicU64,
-    /// What `copyprivate` copies from.
+    /// The source of `copyprivate`.
     pub(super) copied: AtomicUsize,
 }
 
@@ -87,7 +87,7 @@ impl Shared {
 
 /// A team, as one node knows it. It lies in private memory.
 pub(super) struct Team {
-    /// The number of its threads, of those at this node, and of the nodes that have some.
+    /// The number of its threads, of its threads at this node, and of its nodes.
     pub(super) size: u32,
     pub(super) local: u32,
     pub(super) nodes: u32,
@@ -97,7 +97,7 @@ pub(super) struct Team {
     /// The number of its first thread at this node.
     first: u32,
     spans: bool,
-    /// How many threads of this node have come to the barrier, and how often all have.
+    /// The number of threads of this node that have come to the barrier, and how often all have.
     arrived: AtomicU32,
     meetings: AtomicU32,
     /// The work-sharing constructs in which threads of this node are.
@@ -128,7 +128,7 @@ impl Team {
         }
     }
 
-    /// What all its threads share.
+    /// The words that all its threads share.
     pub(super) fn shared(&self) -> &Shared {
         if self.spans { &control().team } else { &self.own }
     }
@@ -139,12 +139,12 @@ impl Team {
         self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.local
     }
 
-    /// How often the barrier was opened; before a thread comes to it.
+    /// How often the barrier was opened. A thread reads this before it comes to the barrier.
     pub(super) fn meetings(&self) -> u32 {
         self.meetings.load(Ordering::Acquire)
     }
 
-    /// All nodes have met: the threads of this node go on.
+    /// Lets the threads of this node go on, after all nodes have met.
     pub(super) fn open(&self) {
         self.arrived.store(0, Ordering::Relaxed);
         self.meetings.fetch_add(1, Ordering::AcqRel);
@@ -153,7 +153,7 @@ impl Team {
         }
     }
 
-    /// Meets the other nodes of the team, at most for this time; whether all have come.
+    /// Meets the other nodes of the team, for this time at most. Returns whether all have come.
     pub(super) fn meet_nodes(&self, limit_ns: u64) -> bool {
         self.nodes == 1 || runtime::arrive(BARRIER, 0, self.nodes, limit_ns)
     }
@@ -172,9 +172,9 @@ impl Team {
     }
 }
 
-/// Waits until something is so that another thread changes in memory; of another node, in the region.
+/// Waits for a change that another thread makes in memory: in the region, if it is of another node.
 pub(super) fn wait_until(is_so: impl Fn() -> bool) {
-    /// How often a thread looks before it sleeps, and how long it sleeps then.
+    /// How often a thread looks before it sleeps, and how long it sleeps.
     const LOOKS: u32 = 50;
     const SLEEP_US_MAX: u64 = 200;
     let mut looks = 0u32;
@@ -200,7 +200,8 @@ pub(super) fn barrier() {
     }
 }
 
-/// Begins a region, does the calling thread's part, and waits for the end. `wanted` is 0 for as many threads as are set.
+/// Begins a region, does the calling thread's part, and waits for the end. With `wanted` 0, it has as many threads as
+/// are set.
 pub(super) fn fork(work: Work, wanted: u32, first_loop: Option<Loop>) {
     let thread = this_thread();
     let settings = thread.settings();
@@ -236,7 +237,7 @@ fn alone(region: &Region) {
     aside(|| drop(unsafe { Box::from_raw(team) }));
 }
 
-/// What a thread goes back to at the end of a region of its own that the compiler runs in it.
+/// The place to which a thread returns at the end of a region of one thread that the compiler runs itself.
 pub(super) struct Alone {
     before: Place,
     team: *mut Team,
@@ -257,7 +258,7 @@ pub(super) fn begin_alone(thread: &Thread) {
     thread.alone.set(Box::into_raw(alone));
 }
 
-/// Ends it.
+/// Ends such a region.
 pub(super) fn end_alone(thread: &Thread) {
     let alone = thread.alone.get();
     if alone.is_null() {
@@ -274,8 +275,8 @@ pub(super) fn end_alone(thread: &Thread) {
     aside(|| drop(unsafe { Box::from_raw(team) }));
 }
 
-/// The part of one thread in a region. Returns memory that the team shared for a loop, which is given back once all threads
-/// have left the region.
+/// Does the part of one thread in a region. Returns memory that the team shared for a loop. It is given back once all
+/// threads have left the region.
 fn take_part(region: &Region, team: *const Team, number: u32) -> *mut c_void {
     let thread = this_thread();
     let task = tasks::implicit();
@@ -310,23 +311,23 @@ fn run(work: Work) {
     }
 }
 
-/// The number of the first thread of a team of so many that is at a node.
+/// The number of the first thread at a node, of a team of `size` threads.
 fn first_at(node: usize, size: u32) -> u32 {
     (node * size as usize).div_ceil(start::nodes()) as u32
 }
 
-/// What a node knows of the team that spans all nodes. Private memory.
+/// The state of the team that spans all nodes, as one node knows it. It lies in private memory.
 struct Dock {
-    /// A region has it, or gets it. Only node 0 uses this.
+    /// Whether a region has it, or is about to get it. Only node 0 uses this.
     is_taken: AtomicBool,
-    /// How many threads were made for it at each node; only node 0 uses this.
+    /// The number of threads that were made for it at each node. Only node 0 uses this.
     made: [AtomicU32; NODES_MAX],
-    /// The threads of this node that are there for it.
+    /// The threads of this node that wait for its regions.
     workers: AtomicU32,
-    /// How many regions have begun, and the last one.
+    /// The number of regions that have begun, and the last one.
     regions: AtomicU32,
     last: Mutex<Last>,
-    /// How many of its threads at this node have not ended their parts.
+    /// The number of its threads at this node that have not ended their parts.
     left: AtomicU32,
 }
 
@@ -351,7 +352,7 @@ static DOCK: Dock = Dock {
 };
 
 impl Dock {
-    /// A region begins: lets the threads of this node begin their parts. Returns the team and the number of these threads.
+    /// Begins a region at this node: its threads begin their parts. Returns the team and the number of these threads.
     fn begin(&self, region: &Region) -> (*const Team, u32) {
         let (node, nodes) = (start::node(), start::nodes());
         let first = first_at(node, region.size);
@@ -376,7 +377,7 @@ impl Dock {
         })
     }
 
-    /// No region follows: the threads of this node end.
+    /// Ends the threads of this node, because no region follows.
     fn let_go(&self) {
         aside(|| {
             let mut last = self.last();
@@ -391,7 +392,7 @@ impl Dock {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread has ended its part. Whether it was the last one of this node.
+    /// Called when a thread has ended its part. Returns whether it was the last one of this node.
     fn end_part(&self) -> bool {
         let is_last = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
@@ -405,16 +406,16 @@ impl Dock {
 struct Descriptions {
     /// Room for all of them is made at once, so that they stay where they are.
     kept: Vec<Region>,
-    /// The one that is replaced next.
+    /// The place of the description that is replaced next.
     next: usize,
 }
 
 static DESCRIPTIONS: Mutex<Descriptions> = Mutex::new(Descriptions { kept: Vec::new(), next: 0 });
-/// How many descriptions are kept.
+/// The number of descriptions that are kept.
 const DESCRIPTIONS_MAX: usize = 64;
 
 impl Descriptions {
-    /// A description that is equal to this one, and stays as it is until the region is over.
+    /// Returns a description that is equal to this one, and does not change until the region is over.
     fn keep(&mut self, region: &Region) -> *const Region {
         let place = self.kept.iter().position(|kept| kept == region).unwrap_or_else(|| {
             if self.kept.len() < DESCRIPTIONS_MAX {
@@ -430,12 +431,12 @@ impl Descriptions {
     }
 }
 
-/// A region of the team that spans all nodes.
+/// Runs a region of the team that spans all nodes.
 fn span(region: &Region) {
     let nodes = start::nodes();
     let others = (region.size as usize).min(nodes) - 1;
     make_workers(region.size);
-    // Only one thread at a time comes here, so nobody waits for this lock.
+    // Only one thread at a time comes here, so no thread waits for this lock.
     let region = DESCRIPTIONS.lock().unwrap_or_else(PoisonError::into_inner).keep(region);
     // SAFETY: kept until the region is over.
     let region = unsafe { &*region };
@@ -471,7 +472,8 @@ fn make_workers(size: u32) {
     let nodes = start::nodes();
     for node in 0..nodes {
         let local = first_at(node + 1, size) - first_at(node, size);
-        // The thread that begins the region is one of node 0's; another node has one to wait for regions in any case.
+        // The thread that begins the region counts at node 0. Every other node has a thread that waits for regions in
+        // any case.
         let needed = if node == 0 { local - 1 } else { local.max(u32::from((size as usize).min(nodes) > 1)) };
         let made = &DOCK.made[node];
         while made.load(Ordering::Relaxed) < needed {
@@ -492,7 +494,8 @@ fn no_thread(size: u32, error: i32) -> ! {
     )
 }
 
-/// What the thread that ends the program brings to the meeting of all nodes, in place of the address of a description.
+/// The value that the thread which ends the program brings to the meeting of all nodes, instead of the address of a
+/// description.
 const NO_REGION: usize = 1;
 
 /// The program is about to end: ends the threads that are kept, unless a region is under way.
@@ -511,7 +514,7 @@ pub(super) fn end_workers() {
     }
 }
 
-/// A thread that is there for the team which spans all nodes.
+/// The function of a thread that serves the team which spans all nodes.
 extern "C-unwind" fn work_for_team(_: *mut c_void) -> *mut c_void {
     let worker = DOCK.workers.fetch_add(1, Ordering::AcqRel);
     let node = start::node();
@@ -548,7 +551,7 @@ extern "C-unwind" fn work_for_team(_: *mut c_void) -> *mut c_void {
     }
 }
 
-/// The part of a thread that did not begin the region.
+/// Does the part of a thread that did not begin the region.
 fn end_elsewhere(region: &Region, team: *const Team, place: u32) {
     // SAFETY: the team lives until the next region begins.
     let first = unsafe { &*team }.first;
@@ -558,7 +561,7 @@ fn end_elsewhere(region: &Region, team: *const Team, place: u32) {
     }
 }
 
-/// What a thread gets that is made for a team at one node.
+/// The argument of a thread that is made for a team at one node.
 #[repr(C)]
 struct Local<'a> {
     region: &'a Region,
@@ -566,7 +569,7 @@ struct Local<'a> {
     next: AtomicU32,
 }
 
-/// A region whose threads are all at this node.
+/// Runs a region whose threads are all at this node.
 fn stay(region: &Region) {
     let team = aside(|| Box::into_raw(Box::new(Team::new(region, region.size, 1, 0, false))));
     let local = Local { region, team, next: AtomicU32::new(1) };
@@ -607,7 +610,7 @@ impl Thread {
         (team.level, team.active_level, ancestors)
     }
 
-    /// The number of the thread that is this thread's ancestor at a level, and the size of its team.
+    /// The number of this thread's ancestor at a level, and the size of its team.
     pub(super) fn ancestor(&self, level: i32) -> Option<(u32, u32)> {
         let own = self.team().map_or(0, |team| team.level);
         let level = u32::try_from(level).ok().filter(|level| *level <= own)?;
@@ -620,12 +623,12 @@ impl Thread {
     }
 }
 
-/// What the thread that did a `single` region gave for the others.
+/// The address that the thread which did a `single` region gave to the others.
 pub(super) fn copied(thread: &Thread) -> *mut c_void {
     thread.team().map_or(std::ptr::null_mut(), |team| team.shared().copied.load(Ordering::Acquire) as *mut c_void)
 }
 
-/// Gives something to the other threads of the team, which read it after the next barrier.
+/// Gives an address to the other threads of the team, which read it after the next barrier.
 pub(super) fn set_copied(thread: &Thread, data: *mut c_void) {
     if let Some(team) = thread.team() {
         team.shared().copied.store(data as usize, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The hosts of an allocation in which the launcher runs: what Slurm, PBS, LSF or Open MPI say in the environment.
+//! The hosts of an allocation in which the launcher runs, from the environment of Slurm, PBS, LSF or Open MPI.
 //!
 //! It is pure, but for a file that the environment names. Promises: hosts come in the order in which the scheduler
 //! lists them, each with as many slots as the scheduler gave. It must never ask a scheduler for anything.
@@ -30,7 +30,7 @@ const FILES: [&str; 3] = ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "OMPI_MCA_orte_de
 ///
 /// # Errors
 ///
-/// A sentence, if what the scheduler says is not understood, or if each of several tasks asks.
+/// A sentence, if the environment of the scheduler is not understood, or if each of several tasks asks.
 pub(super) fn allocation(
     variable: impl Fn(&str) -> Option<String>,
     read: impl Fn(&str) -> io::Result<String>,

@@ -1,7 +1,7 @@
 //! The messages between a launcher and its agent on a host, over the agent's standard input and output.
 //!
-//! The agent begins with one line of text, so that whatever a login prints before it can be skipped, and so that agents
-//! of other versions can be told apart. After that line both sides send frames: the length of a message, the length of
+//! The agent begins with one line of text, so that the launcher can skip what a login prints before it, and can
+//! recognise agents of other versions. After that line both sides send frames: the length of a message, the length of
 //! the bytes that belong to it, the message as JSON, and these bytes. Lengths are 32 bits, little-endian.
 //!
 //! Both sides are of the same version (the launcher checks that), so nothing here has to be compatible.
@@ -28,9 +28,9 @@ pub(super) const HELLO: &str = "trellis-agent ";
 /// The longest message: the arguments and the environment of a program are in one (execve(2) limits them to a quarter
 /// of the stack, which is 2 MiB by default; JSON writes a byte with up to four characters).
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
-/// The most bytes that follow a message.
+/// The maximum number of bytes that follow a message.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
-/// How many bytes of standard input may be on their way to an agent, and of output on their way from an agent.
+/// The maximum number of bytes of standard input on their way to an agent, and of output on their way from an agent.
 pub(crate) const ON_THEIR_WAY_BYTES_MAX: usize = 256 << 10;
 
 /// The agent's first line.
@@ -46,12 +46,12 @@ pub(super) struct Hello {
     pub(super) launcher_address: Option<IpAddr>,
 }
 
-/// What an agent must know before anything is started.
+/// The facts that an agent needs before anything is started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Preparation {
     /// The numbers of its nodes.
     pub(super) nodes: Vec<usize>,
-    /// What they are bound to.
+    /// The processors to which they are bound.
     pub(super) bind_to: BindTo,
     /// The address at which they listen.
     pub(super) address: IpAddr,
@@ -68,16 +68,16 @@ pub(crate) struct Preparation {
     pub(super) program: OsString,
     /// Whether the program was copied, under the last part of its name.
     pub(super) is_copied: bool,
-    /// Where the program is looked for, if the user gave the nodes another PATH than that of a login.
+    /// The search path of the program, if the user gave the nodes another PATH than that of a login.
     pub(super) search_path: Option<OsString>,
-    /// The launcher counts as gone after it has been silent for so long.
+    /// The time of silence after which the launcher counts as gone.
     pub(super) silence_seconds: u64,
 }
 
-/// What the nodes of a host run.
+/// The program of the nodes of a host, and its surroundings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
-    /// How many nodes there are on all hosts.
+    /// The number of nodes on all hosts.
     pub(crate) nodes: usize,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) environment: Vec<(String, OsString)>,
@@ -92,7 +92,7 @@ pub(crate) struct Assignment {
     pub(crate) has_record: bool,
 }
 
-/// What a host has.
+/// The resources of a host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) cores: usize,
@@ -107,11 +107,11 @@ pub(crate) struct Facts {
 pub struct Pair {
     /// A round trip of one byte over TCP, in microseconds; the median.
     pub round_trip_us: f64,
-    /// What one stream of TCP carries, in bytes a second.
+    /// The rate of one stream of TCP, in bytes a second.
     pub bytes_per_second: f64,
 }
 
-/// What the launcher says.
+/// A message of the launcher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// The bytes that follow are the next ones of this file, which the nodes need.
@@ -120,11 +120,11 @@ pub(crate) enum Order {
     Prepare(Preparation),
     /// Try to connect to these nodes of other hosts.
     Reach(Vec<(usize, String)>),
-    /// Say what the host has, and answer those who measure the way to it.
+    /// Report the resources of the host, and answer agents that measure the way to it.
     Survey,
     /// Measure the way to the agent that answers at this address.
     Measure(String),
-    /// Keep what the nodes run, and see whether they have memory here.
+    /// Keep the description of the program, and check whether the nodes have memory here.
     Assign(Box<Assignment>),
     /// Start the nodes.
     Start,
@@ -134,24 +134,24 @@ pub(crate) enum Order {
     Show,
     /// The bytes that follow are standard input; none of them means its end.
     Input,
-    /// So many bytes of output were taken by who reads them.
+    /// The readers of output have taken so many bytes.
     OutputTaken(usize),
     /// Start this command, which starts the agent of another host. `host` is the place of its connection.
     Open { host: usize, command: Vec<OsString> },
     /// The bytes that follow are for that agent; none of them means the end of its standard input.
     Relay { host: usize },
-    /// Kill what carries the connection to that agent.
+    /// Kill the process that carries the connection to that agent.
     Drop { host: usize },
     /// End what the nodes left running, hand the records over, and end.
     Finish { has_failed: bool },
-    /// The launcher is there.
+    /// The launcher is alive.
     Heartbeat,
 }
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// Where its nodes listen.
+    /// The addresses at which its nodes listen.
     Prepared(Vec<String>),
     /// The nodes that it could not reach, each with the reason.
     Reached(Vec<(usize, String)>),
@@ -159,9 +159,9 @@ pub(crate) enum Report {
     Measured(Result<Pair, String>),
     /// It can start its nodes.
     Assigned,
-    /// The nodes run; these are their process numbers.
+    /// The nodes run. These are their process numbers.
     Started(Vec<i32>),
-    /// It cannot do what was asked for.
+    /// It cannot carry out the order.
     Refused {
         code: u8,
         sentence: String,
@@ -173,14 +173,14 @@ pub(crate) enum Report {
         node: usize,
         stream: usize,
     },
-    /// So many bytes of standard input were taken by the nodes; `None` if they want no more.
+    /// The nodes have taken so many bytes of standard input; `None` if they want no more.
     InputTaken(Option<usize>),
     /// A node was stopped, or continued.
     Stopped {
         node: usize,
         is_stopped: bool,
     },
-    /// A node ended; its status page follows.
+    /// A node ended. Its status page follows.
     Ended {
         node: usize,
         ended: Ended,
@@ -203,7 +203,7 @@ pub(crate) enum Report {
         host: usize,
         stream: usize,
     },
-    /// So many bytes were given to that agent.
+    /// That agent got so many bytes.
     RelayTaken {
         host: usize,
         bytes: usize,
@@ -215,7 +215,7 @@ pub(crate) enum Report {
     },
     /// Nothing is left of the nodes.
     Finished,
-    /// The agent is there.
+    /// The agent is alive.
     Heartbeat,
 }
 
@@ -244,7 +244,7 @@ impl Report {
     }
 }
 
-/// How often each side says that it is there: several times within the time that it may be silent.
+/// The number of signs of life of each side within the time for which it may be silent.
 pub(super) fn heartbeat_interval(silence: Duration) -> Duration {
     Duration::from_secs(1).min(silence / 4)
 }
@@ -253,7 +253,7 @@ pub(super) fn heartbeat_interval(silence: Duration) -> Duration {
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    /// How many bytes at the front are written: moving the rest after every write would cost more.
+    /// The number of bytes at the front that are written. Moving the rest after every write would cost more.
     written: usize,
 }
 
@@ -262,7 +262,7 @@ impl Outgoing {
         self.bytes.is_empty()
     }
 
-    /// How many bytes wait.
+    /// The number of bytes that wait.
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.written
     }
@@ -276,7 +276,7 @@ impl Outgoing {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes up to so many bytes that wait.
+    /// Takes at most `most` bytes that wait.
     pub(super) fn take(&mut self, count: usize) -> Vec<u8> {
         let taken = self.bytes[self.written..][..count.min(self.waiting())].to_vec();
         self.advance(taken.len());
@@ -298,7 +298,7 @@ impl Outgoing {
         self.written = 0;
     }
 
-    /// Writes what a descriptor that does not block accepts; returns how much that was.
+    /// Writes as much as a non-blocking descriptor accepts. Returns how much that was.
     pub(super) fn write(&mut self, into: impl AsFd) -> Result<usize, Errno> {
         match rustix::io::write(into, &self.bytes[self.written..]) {
             Ok(count) => {
@@ -325,7 +325,7 @@ fn encode<T: Serialize>(message: &T, body: &[u8], into: &mut Vec<u8>) {
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
-    /// How many bytes at the front were handed out.
+    /// The number of bytes at the front that were handed out.
     taken: usize,
 }
 

@@ -3,8 +3,8 @@
 //! A host that is reached through another one has a connection like any other. Its bytes are the body of orders and
 //! reports on the connection of its parent, which may be relayed itself.
 //!
-//! Promises: a relay reads nothing that it carries. What is on its way to a host is bounded, and so a slow host does not
-//! keep the others waiting. When the host in the middle is gone, the agents behind it see the end of their input.
+//! Promises: a relay does not read the bytes that it carries. The bytes on their way to a host are bounded, so a slow host
+//! does not keep the others waiting. When the host in the middle is gone, the agents behind it see the end of their input.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::run::cause::Ended;
 use crate::run::child::{self, Running};
 use crate::run::output::set_non_blocking;
 
-/// How many hosts are reached from one. With 64 hosts the last ones are three logins away.
+/// The number of hosts that are reached from one. With 64 hosts the last ones are three logins away.
 const CHILDREN: usize = 4;
 
 /// Which host is reached through which.
@@ -37,7 +37,7 @@ impl Tree {
     }
 }
 
-/// Starts what carries a connection; its pipes do not block.
+/// Starts the process that carries a connection. Its pipes do not block.
 pub(super) fn carried(mut command: Command) -> std::io::Result<Running> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     child::bind(&mut command, Vec::new());
@@ -55,7 +55,7 @@ pub(super) struct Relay {
     pub(super) parent: usize,
     /// The name of that host.
     pub(super) through: String,
-    /// What that host has to start; `None` when it was told.
+    /// The order for that host to start the connection; `None` once it was sent.
     command: Option<Command>,
     /// Whether bytes can still be sent.
     pub(super) is_writable: bool,
@@ -65,11 +65,11 @@ pub(super) struct Relay {
     has_said_end: bool,
     /// Whether the connection was given up, and the other host does not know that yet.
     is_to_drop: bool,
-    /// How many bytes the other host has not yet passed on.
+    /// The number of bytes that the other host has not yet passed on.
     on_their_way: usize,
 }
 
-/// What the host in the middle is told.
+/// An order for the host in the middle.
 pub(super) enum RelayOrder {
     Open(Vec<OsString>),
     Relay,
@@ -111,7 +111,7 @@ impl Relay {
         (self.is_writable, self.is_readable) = (false, false);
     }
 
-    /// What is to be said now, with the bytes that go to the agent at the end.
+    /// The orders to send now, with the bytes for the agent at the end.
     pub(super) fn orders(&mut self, outgoing: &mut Outgoing) -> Vec<(RelayOrder, Vec<u8>)> {
         let mut orders = Vec::new();
         if let Some(command) = self.command.take_if(|_| self.is_writable) {
@@ -137,7 +137,7 @@ impl Relay {
     }
 }
 
-/// The relays of an agent: it starts what carries the connections to other hosts, and passes bytes on.
+/// The relays of an agent. It starts the processes that carry connections to other hosts, and passes bytes on.
 #[derive(Default)]
 pub(super) struct Relays(Vec<Passing>);
 
@@ -153,7 +153,7 @@ struct Passing {
 }
 
 impl Relays {
-    /// Starts what carries the connection to a host; an error counts as its end.
+    /// Starts the process that carries the connection to a host. An error counts as its end.
     pub(super) fn open(&mut self, host: usize, words: &[OsString]) -> Result<i32, Vec<(Report, Vec<u8>)>> {
         let (program, arguments) =
             words.split_first().map_or((OsString::new(), words), |(one, rest)| (one.clone(), rest));
@@ -185,7 +185,7 @@ impl Relays {
         }
     }
 
-    /// Ends what carries the connection to a host.
+    /// Ends the process that carries the connection to a host.
     pub(super) fn kill(&self, host: usize) {
         let running = self.0.iter().filter(|passing| passing.host == host && passing.ended.is_none());
         running.for_each(|passing| child::signal_group(passing.pid, libc::SIGKILL));
@@ -212,7 +212,7 @@ impl Relays {
         })
     }
 
-    /// Passes on what can be, and returns what the launcher is to be told.
+    /// Passes on as many bytes as possible, and returns the reports for the launcher.
     pub(super) fn pump(&mut self, may_read: bool) -> Vec<(Report, Vec<u8>)> {
         let mut reports = Vec::new();
         for passing in &mut self.0 {

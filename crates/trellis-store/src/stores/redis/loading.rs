@@ -54,11 +54,11 @@ fn facts(redis: &Redis) -> Option<String> {
 }
 
 fn tell(redis: &Redis, percent: &str, seconds: &str) {
-    let mut told = redis.reported_loading.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.is_some_and(|told| told.elapsed() < REPORT_EVERY) {
+    let mut reported = redis.reported_loading.lock().unwrap_or_else(PoisonError::into_inner);
+    if reported.is_some_and(|reported| reported.elapsed() < REPORT_EVERY) {
         return;
     }
-    *told = Some(Instant::now());
+    *reported = Some(Instant::now());
     let store = &redis.address.shown;
     let left = if seconds.is_empty() { String::new() } else { format!(", about {seconds} s left") };
     trellis_output::lines::report(format_args!(

@@ -95,14 +95,14 @@ mod tests {
     #[test]
     fn frames_are_seen_early_where_no_host_is_behind_a_pair() {
         let port = |is_pair| Port { number: 1, interface: "x".to_owned(), host_mac: [2; 6], is_pair };
-        let told = |attach, ports: &[bool]| {
+        let chosen = |attach, ports: &[bool]| {
             let ports = ports.iter().map(|&is_pair| port(is_pair)).collect();
             forms(&Wiring { cluster: Cluster::new(1), ports, redirects_max: 1, attach })
         };
-        assert_eq!(told(Attach::Auto, &[false, false]), [Form::Xdp, Form::Tc]);
-        assert_eq!(told(Attach::Auto, &[false, true]), [Form::Tc]);
-        assert_eq!(told(Attach::Auto, &[]), [Form::Tc]);
-        assert_eq!(told(Attach::Tc, &[false]), [Form::Tc]);
-        assert_eq!(told(Attach::Xdp, &[true]), [Form::Xdp]);
+        assert_eq!(chosen(Attach::Auto, &[false, false]), [Form::Xdp, Form::Tc]);
+        assert_eq!(chosen(Attach::Auto, &[false, true]), [Form::Tc]);
+        assert_eq!(chosen(Attach::Auto, &[]), [Form::Tc]);
+        assert_eq!(chosen(Attach::Tc, &[false]), [Form::Tc]);
+        assert_eq!(chosen(Attach::Xdp, &[true]), [Form::Xdp]);
     }
 }

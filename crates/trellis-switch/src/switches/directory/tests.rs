@@ -195,7 +195,7 @@ fn frames_that_are_cut_or_foreign_are_refused() {
 }
 
 #[test]
-fn what_ended_unseen_is_told_once() {
+fn what_ended_unseen_is_reported_once() {
     let mut directory = directory();
     assert_eq!(update(&mut directory, 1, CLIENT, 1000), Some(3));
     let key = Page { home: SERVER, number: 5 }.key();
@@ -204,8 +204,8 @@ fn what_ended_unseen_is_told_once() {
     directory.expire(key, 1100 << layout::TICK_SHIFT);
     directory.expire(key, 1100 << layout::TICK_SHIFT);
     assert_eq!(directory.noted(key), None);
-    let told: Vec<_> = directory.take_events().iter().map(|event| (event.kind, event.port)).collect();
-    assert_eq!(told, [(EventKind::Granted, 1), (EventKind::Expired, 1)]);
+    let events: Vec<_> = directory.take_events().iter().map(|event| (event.kind, event.port)).collect();
+    assert_eq!(events, [(EventKind::Granted, 1), (EventKind::Expired, 1)]);
     assert_eq!(update(&mut directory, 2, OTHER, 1101), Some(3), "nobody has it");
 }
 

@@ -232,8 +232,7 @@ impl Line {
                 return Err(SwitchError::System {
                     attempt: format!("reach a switch at {}", self.0.method),
                     cause: format!("{trouble}, for {timeout:?}"),
-                    hint: "what it shall do is told to it as soon as it connects; see its controller's address"
-                        .to_owned(),
+                    hint: "it gets its flows as soon as it connects; see its controller's address".to_owned(),
                 });
             }
             waiting = self.0.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -459,22 +458,23 @@ impl Reading {
         let writer = incoming.stream.try_clone().map_err(|error| error.to_string())?;
         let mut writer = Some(writer);
         self.listener.up(&mut || *locked(&self.line.0.writer) = writer.take(), &features)?;
-        let told = self.line.ask(Vec::new(), Body::BarrierRequest).map_err(|_| "it ended the connection".to_owned())?;
-        let number = told.last;
-        let ended = self.serve(incoming, told);
+        let barrier =
+            self.line.ask(Vec::new(), Body::BarrierRequest).map_err(|_| "it ended the connection".to_owned())?;
+        let number = barrier.last;
+        let ended = self.serve(incoming, barrier);
         self.line.waiting().slots.remove(&number);
         ended
     }
 
-    fn serve(&self, mut incoming: Incoming, told: Sent) -> Result<(), String> {
-        let mut told = Some(told);
+    fn serve(&self, mut incoming: Incoming, barrier: Sent) -> Result<(), String> {
+        let mut barrier = Some(barrier);
         let mut asked = false;
         loop {
             while let Some(message) = incoming.next()? {
                 asked = false;
                 self.hear(message);
             }
-            told = told.filter(|told| !self.is_told(told));
+            barrier = barrier.filter(|barrier| !self.is_answered(barrier));
             let due = self.listener.due();
             let silence = if asked { DEAD.time() } else { ECHO_AFTER };
             let timeout = silence.saturating_sub(incoming.heard.elapsed());
@@ -494,11 +494,11 @@ impl Reading {
     }
 
     /// Whether the switch has accepted everything that it was sent at the start.
-    fn is_told(&self, told: &Sent) -> bool {
+    fn is_answered(&self, barrier: &Sent) -> bool {
         let mut waiting = self.line.waiting();
-        let is_over = waiting.slots.get(&told.last).is_none_or(|slot| slot.end.is_some());
+        let is_over = waiting.slots.get(&barrier.last).is_none_or(|slot| slot.end.is_some());
         if is_over {
-            waiting.slots.remove(&told.last);
+            waiting.slots.remove(&barrier.last);
             waiting.is_up = true;
             waiting.connections += 1;
             self.line.0.changed.notify_all();

@@ -98,7 +98,7 @@ struct Shared {
     state: Mutex<State>,
     line: Line,
     /// Whether something was sent to the switch since it was last waited for.
-    is_told: AtomicBool,
+    has_sent: AtomicBool,
 }
 
 impl Shared {
@@ -110,7 +110,7 @@ impl Shared {
     /// Sends something to the switch without waiting.
     fn tell(&self, bodies: Vec<Body>) {
         if !bodies.is_empty() {
-            self.is_told.store(true, Ordering::Release);
+            self.has_sent.store(true, Ordering::Release);
             self.line.tell(bodies);
         }
     }
@@ -237,7 +237,7 @@ impl OpenFlow {
         }
         let state = State::new(wiring.cluster, plugs, wiring.redirects_max, wiring.counted_pages_max);
         let line = Line::new(wiring.method.clone(), wiring.datapath, wiring.report);
-        let shared = Arc::new(Shared { state: Mutex::new(state), line: line.clone(), is_told: AtomicBool::new(true) });
+        let shared = Arc::new(Shared { state: Mutex::new(state), line: line.clone(), has_sent: AtomicBool::new(true) });
         let connection = Connection::open(line, Arc::clone(&shared) as Arc<dyn Listener>)?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
         Ok(OpenFlow { cluster, redirects_max, shared, counts: Mutex::default(), connection, ovs: None })
@@ -330,7 +330,7 @@ impl OpenFlow {
 
     /// Waits until everything that the switch was sent is in effect for every packet.
     fn finish(&self) -> Result<(), SwitchError> {
-        self.shared.is_told.store(false, Ordering::Release);
+        self.shared.has_sent.store(false, Ordering::Release);
         self.over_line(|line| line.wait(&line.ask(Vec::new(), Body::BarrierRequest)?))?;
         let Some(ovs) = &self.ovs else { return Ok(()) };
         // The switch searches its flow cache once more after each change, which takes a moment. A first search may have
@@ -349,7 +349,7 @@ impl OpenFlow {
     fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> Result<T, SwitchError> {
         self.over_line(Line::fence)?;
         self.shared.due();
-        if self.shared.is_told.load(Ordering::Acquire) {
+        if self.shared.has_sent.load(Ordering::Acquire) {
             self.finish()?;
         }
         Ok(look(&mut self.shared.state()))

@@ -422,16 +422,16 @@ mod tests {
         let entry = Entry { port: 2, until: layout::TICKS_FOREVER, epoch: 1, is_ending: false };
         state.directory.set_redirect(PAGE, entry, 0);
         state.show_page(PAGE, &mut Vec::new(), 0);
-        let told = |state: &mut State, first| {
+        let sent = |state: &mut State, first| {
             let run = PageRun::new(PAGE.home, first, 2).unwrap();
             state.directory.set_run(run, 2);
             let mut bodies = Vec::new();
             state.show_run(run, &mut bodies, 0);
             bodies.len()
         };
-        assert_eq!(told(&mut state, 8), 5, "none of its pages is redirected");
+        assert_eq!(sent(&mut state, 8), 5, "none of its pages is redirected");
         // The redirect now leads to the home, so all of its flows are sent.
-        assert_eq!((told(&mut state, 4), told(&mut state, 4)), (5 + 3, 0));
+        assert_eq!((sent(&mut state, 4), sent(&mut state, 4)), (5 + 3, 0));
         let run = PageRun::new(PAGE.home, 4, 2).unwrap();
         assert!(state.directory.drop_run(run));
         let mut bodies = Vec::new();

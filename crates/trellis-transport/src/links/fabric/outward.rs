@@ -70,7 +70,7 @@ pub(super) struct Outward {
     pub(super) held_bytes: usize,
     hello_due: bool,
     /// The number of deliveries at this node that were reported to the peer.
-    told: u64,
+    reported: u64,
     /// Whether deliveries must be reported to the peer even if nothing else is sent to it.
     word_due: bool,
 }
@@ -132,8 +132,8 @@ impl Outward {
     /// Notes that `delivered` frames are delivered here, and whether that must be reported even if nothing else is
     /// sent.
     pub(super) fn note_delivered(&mut self, delivered: u64, window: u64, at_once: bool) {
-        let untold = delivered.saturating_sub(self.told);
-        self.word_due |= untold > 0 && (at_once || untold * 2 >= window);
+        let unreported = delivered.saturating_sub(self.reported);
+        self.word_due |= unreported > 0 && (at_once || unreported * 2 >= window);
     }
 
     /// Drops the frames that were delivered at the peer.
@@ -306,7 +306,7 @@ impl Shared {
                 return false;
             }
         }
-        (outward.told, outward.word_due) = (delivered, false);
+        (outward.reported, outward.word_due) = (delivered, false);
         self.packets_out.fetch_add(1, Ordering::Relaxed);
         if self.device.wait_descriptor().is_none() {
             let _ = peer.unseen_since.compare_exchange(0, self.now(), Ordering::AcqRel, Ordering::Relaxed);

@@ -151,8 +151,8 @@ impl Input {
     }
 
     /// Notes the peer's report of how many fragments it sent in all.
-    pub(super) fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
-        self.connection.as_mut().map_or(Ok(()), |connection| connection.receiver.told(count))
+    pub(super) fn note_report(&mut self, count: u64) -> Result<(), Inconsistent> {
+        self.connection.as_mut().map_or(Ok(()), |connection| connection.receiver.note_report(count))
     }
 
     /// Tells the sink, once, that the peer is up.

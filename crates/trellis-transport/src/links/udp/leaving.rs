@@ -110,8 +110,8 @@ impl Leaving {
                 Overheard::Nothing => break,
                 Overheard::Foreign => {}
                 Overheard::Datagram(heard, range) => {
-                    let (Some(told), Some((mut fragment, _))) = (heard.told, heard.fragment) else { continue };
-                    fragment.sequence = input.widen(told);
+                    let (Some(low), Some((mut fragment, _))) = (heard.number, heard.fragment) else { continue };
+                    fragment.sequence = input.widen(low);
                     let arrival = Some(input.accept(&fragment, range.len()));
                     lock(&peer.output).heard_multicast(now, true, arrival, input.acknowledgement());
                 }

@@ -40,7 +40,7 @@ pub(super) type Addressed = (u16, u64);
 pub(super) struct MulticastContent {
     pub(super) prompt: bool,
     /// The low half of the number for this node; `None` if the node is not addressed.
-    pub(super) told: Option<u32>,
+    pub(super) number: Option<u32>,
     /// The fragment, without its number, and the header of its frame.
     pub(super) fragment: Option<(Fragment, [u8; HEADER_BYTES])>,
 }
@@ -133,11 +133,11 @@ impl Reader {
 fn parse(node: u16, bytes: &[u8]) -> Result<(MulticastContent, std::ops::Range<usize>), Foreign> {
     let mut cursor = Cursor { bytes, at: CLEAR_BYTES };
     let [flags, count] = cursor.take()?;
-    let mut told = None;
+    let mut mine = None;
     for _ in 0..count {
         let (addressed, number) = (u16::from_le_bytes(cursor.take()?), u32::from_le_bytes(cursor.take()?));
         if addressed == node {
-            told = Some(number);
+            mine = Some(number);
         }
     }
     let mut fragment = None;
@@ -146,7 +146,7 @@ fn parse(node: u16, bytes: &[u8]) -> Result<(MulticastContent, std::ops::Range<u
         let fragment_bytes = u32::from(u16::from_le_bytes(cursor.take()?));
         fragment = Some((Fragment { sequence: 0, index, body_bytes, fragment_bytes }, cursor.take()?));
     }
-    Ok((MulticastContent { prompt: flags & PROMPT != 0, told, fragment }, cursor.at..bytes.len()))
+    Ok((MulticastContent { prompt: flags & PROMPT != 0, number: mine, fragment }, cursor.at..bytes.len()))
 }
 
 #[cfg(test)]
@@ -179,11 +179,11 @@ mod tests {
             for (fragment, body) in [(true, &[1, 2, 3][..]), (false, &[])] {
                 let datagram = write(&mut writer, &addressed, fragment, body);
                 assert!(datagram.len() <= overhead_bytes(3) + body.len());
-                for (node, told) in [(2, Some(10)), (7, Some(11)), (9, Some(12)), (3, None)] {
+                for (node, number) in [(2, Some(10)), (7, Some(11)), (9, Some(12)), (3, None)] {
                     let mut reader = Reader::new(node, EPOCH, cipher(security, 1));
                     let mut datagram = datagram.clone();
                     let (heard, range) = reader.read(&mut datagram).unwrap();
-                    assert_eq!((heard.prompt, heard.told, heard.fragment.is_some()), (true, told, fragment));
+                    assert_eq!((heard.prompt, heard.number, heard.fragment.is_some()), (true, number, fragment));
                     assert_eq!(&datagram[range], body);
                 }
             }

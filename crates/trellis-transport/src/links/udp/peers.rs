@@ -401,7 +401,7 @@ impl Peers {
             }
         };
         self.group.packets_in.fetch_add(1, Ordering::Relaxed);
-        let number = heard.told.map(|told| input.widen(told));
+        let number = heard.number.map(|low| input.widen(low));
         let mut fragment = heard.fragment;
         let mut arrival = None;
         match (&mut fragment, number) {
@@ -409,7 +409,7 @@ impl Peers {
                 fragment.sequence = number;
                 arrival = Some(input.accept(fragment, range.len()));
             }
-            (None, Some(number)) if input.told(number).is_err() => {
+            (None, Some(number)) if input.note_report(number).is_err() => {
                 harvest.refused = true;
                 return Err(Lost::FrameRefused { why: "it says that it sent what it cannot have sent".to_owned() });
             }

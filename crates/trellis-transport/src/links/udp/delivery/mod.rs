@@ -41,7 +41,7 @@
 //! datagrams acknowledge it, at the latest after [`MULTICAST_ACKNOWLEDGE_NS`] or [`UNACKNOWLEDGED_MAX`] of them, or
 //! when the sender asks. A receiver that misses something reports it at once. It learns of a loss by a gap before a
 //! later number, or, if nothing later arrives, from the sender's [`Heartbeats`], which tell how many fragments there
-//! were ([`Receiver::told`], [`Acknowledgement::expected`]). A fragment is sent again unasked only to a receiver that
+//! were ([`Receiver::note_report`], [`Acknowledgement::expected`]). A fragment is sent again unasked only to a receiver that
 //! is silent for [`MULTICAST_RESEND_NS`].
 
 mod multicast;

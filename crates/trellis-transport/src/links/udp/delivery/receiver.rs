@@ -33,7 +33,7 @@ pub struct Receiver<R> {
     cumulative: u64,
     beyond: [u64; WORDS],
     /// The number of fragments that were sent at least, as the other side reported.
-    told: u64,
+    reported: u64,
     open: Vec<Open<R>>,
 }
 
@@ -49,7 +49,7 @@ struct Open<R> {
 
 impl<R> Default for Receiver<R> {
     fn default() -> Self {
-        Receiver { cumulative: 0, beyond: [0; WORDS], told: 0, open: Vec::new() }
+        Receiver { cumulative: 0, beyond: [0; WORDS], reported: 0, open: Vec::new() }
     }
 }
 
@@ -98,7 +98,7 @@ impl<R> Receiver<R> {
     /// What has arrived; the caller supplies the room.
     #[inline]
     pub fn acknowledgement(&self, room_bytes: u32) -> Acknowledgement {
-        let expected = self.told.saturating_sub(self.cumulative) as u32;
+        let expected = self.reported.saturating_sub(self.cumulative) as u32;
         Acknowledgement { cumulative: self.cumulative, beyond: self.beyond, room_bytes, expected }
     }
 
@@ -110,13 +110,13 @@ impl<R> Receiver<R> {
     }
 
     /// Notes the report of the other side that it sent `count` fragments in all.
-    pub fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
+    pub fn note_report(&mut self, count: u64) -> Result<(), Inconsistent> {
         // Fragments that have not arrived were not acknowledged, and a sender sends at most a window of these. (A
         // report older than the last one is smaller, and ignored.)
         if count > self.cumulative + WINDOW {
             return Err(Inconsistent);
         }
-        self.told = self.told.max(count);
+        self.reported = self.reported.max(count);
         Ok(())
     }
 
@@ -218,18 +218,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_and_not_here_is_missing_until_it_comes() {
+    fn what_was_reported_and_is_not_here_is_missing_until_it_comes() {
         let mut receiver = Receiver::<()>::default();
         assert_eq!(receiver.accept(&single(0), 10), Arrival::Whole);
-        assert_eq!(receiver.told(1), Ok(()));
+        assert_eq!(receiver.note_report(1), Ok(()));
         assert!(!receiver.acknowledgement(0).is_negative(), "all that there was is here");
-        assert_eq!(receiver.told(4), Ok(()));
+        assert_eq!(receiver.note_report(4), Ok(()));
         assert_eq!(receiver.accept(&single(2), 10), Arrival::Whole);
         let here = receiver.acknowledgement(0);
         assert_eq!((here.cumulative, here.beyond[0], here.expected), (1, 0b10, 3));
-        assert_eq!(receiver.told(2), Ok(()), "older than the last word");
+        assert_eq!(receiver.note_report(2), Ok(()), "older than the last word");
         assert_eq!(receiver.acknowledgement(0), here);
-        assert_eq!(receiver.told(1 + WINDOW + 1), Err(Inconsistent));
+        assert_eq!(receiver.note_report(1 + WINDOW + 1), Err(Inconsistent));
         assert_eq!(receiver.accept(&single(1), 10), Arrival::Whole);
         assert_eq!(receiver.acknowledgement(0).expected, 1);
         assert_eq!(receiver.accept(&single(3), 10), Arrival::Whole);
