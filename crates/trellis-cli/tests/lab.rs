@@ -232,7 +232,7 @@ fn a_host_has_its_own_processes() {
         let lab = Lab::up("processes", way);
         let run = |host: &str, script: &str| {
             let output = lab.command("run", &[host, "--", "sh", "-c", script]).current_dir("/").output();
-            told(&output.expect("it can be started"))
+            printed(&output.expect("it can be started"))
         };
         let spaces = [run("c1", "readlink /proc/self/ns/pid"), run("c2", "readlink /proc/self/ns/pid")];
         let here = fs::read_link("/proc/self/ns/pid").expect("Linux").display().to_string() + "\n";
