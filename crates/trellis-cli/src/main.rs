@@ -29,11 +29,10 @@ mod switch;
 mod waits;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-#[cfg(any(test, feature = "full"))]
-use clap::CommandFactory;
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory, Parser, Subcommand};
 #[cfg(not(feature = "full"))]
 use trellis_command::exit;
 use trellis_command::{ending, report, run, terminal};
@@ -102,14 +101,29 @@ fn parsed() -> CommandLine {
     })
 }
 
-/// `trellis run -np 4` is what users of mpirun(1) type: the first option of `run` may be written like this. Later ones may
-/// belong to the program.
+/// `trellis run -np 4` is what users of mpirun(1) type. Behind the program the word belongs to the program.
 fn as_ours(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.collect();
-    if arguments.get(1).is_some_and(|command| command == "run")
-        && let Some(first) = arguments.get_mut(2).filter(|first| *first == "-np")
-    {
-        *first = "-n".into();
+    if arguments.get(1).is_none_or(|command| command != "run") {
+        return arguments;
+    }
+    let all = CommandLine::command();
+    let run = all.find_subcommand("run").expect("it is a command");
+    let mut place = 2;
+    while let Some(argument) = arguments.get_mut(place).filter(|argument| argument.as_bytes().starts_with(b"-")) {
+        if *argument == "-np" {
+            *argument = "-n".into();
+            break;
+        }
+        if *argument == "--" {
+            break;
+        }
+        let is_this = |option: &&Arg| {
+            option.get_long().is_some_and(|name| *argument == *format!("--{name}"))
+                || option.get_short().is_some_and(|name| *argument == *format!("-{name}"))
+        };
+        let has_value = run.get_arguments().find(is_this).is_some_and(|option| option.get_action().takes_values());
+        place += if has_value { 2 } else { 1 };
     }
     arguments
 }
@@ -145,7 +159,15 @@ mod tests {
             ours(&["trellis", "run", "-np", "4", "./program", "-np"]),
             ["trellis", "run", "-n", "4", "./program", "-np"]
         );
-        assert_eq!(ours(&["trellis", "lab", "-np"]), ["trellis", "lab", "-np"]);
+        assert_eq!(
+            ours(&["trellis", "run", "--hosts", "a,b", "-q", "--set", "region_bytes=1GiB", "-np", "4", "./program"])
+                [7..],
+            ["-n", "4", "./program"]
+        );
+        for of_program in [&["lab", "-np"][..], &["run", "./program", "-np"], &["run", "--", "./program", "-np"]] {
+            let line = [&["trellis"], of_program].concat();
+            assert_eq!(ours(&line), line);
+        }
     }
 
     #[test]

@@ -80,6 +80,18 @@ fn a_host_where_the_user_has_no_rights_shares_memory() {
     share(&lab);
 }
 
+#[test]
+fn a_host_where_the_base_address_is_taken_is_named_before_anything_starts() {
+    let folder = Folder::new();
+    // Without randomisation the kernel puts an executable at this address, on x86-64.
+    let Some(lab) = unlike("a_host_where_the_base_address_is_taken", &folder, "setarch -R") else { return };
+    let refused = lab.start_role("sum", &["--hosts", "c1,c2", "--set", "base_address=0x555555554000"]).finish();
+    assert_eq!(refused.code, Some(71), "{refused:?}");
+    assert!(refused.stderr.contains("host c2: its nodes cannot have the region: "), "{refused:?}");
+    assert!(!refused.stderr.contains("host c1") && !refused.stdout.contains("sum"), "{refused:?}");
+    lab.wait_until_quiet();
+}
+
 /// A control group that ends with this value.
 struct Group {
     folder: PathBuf,

@@ -340,7 +340,8 @@ mount --rbind /dev "$system/dev"
 cp "$2" "$system/tmp/try/pi.cpp"
 [ ! -e "$system/usr/bin/trellis" ]
 echo /usr/lib64 > "$system/etc/ld.so.conf.d/lib64.conf"
-for library in $(rpm -q -p --requires "$rpm" | sed -n 's/^\(\(lib\|ld-\)[^(]*\)(.*/\1/p' | sort -u); do
+own=$(rpm -q -p --provides "$rpm")
+for library in $(rpm -q -p --requires "$rpm" | grep -vxF "$own" | sed -n 's/^\(\(lib\|ld-\)[^(]*\)(.*/\1/p' | sort -u); do
     chroot "$system" ldconfig -p | grep -q "$library" || { echo "$library is not on the system" >&2; exit 1; }
 done
 on_system --initdb
