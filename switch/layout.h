@@ -68,14 +68,14 @@
 #define TRELLIS_ROUTE_VALID 1
 #define TRELLIS_ROUTE_MEMORY 2
 #define TRELLIS_ROUTE_HAS_LONGER 4
-#define TRELLIS_ROUTE_HAS_RUNS 8
+#define TRELLIS_ROUTE_HAS_PAGES 8
 
-// Runs of pages that another port answers for, in a trie: home and offset, of which the bits that all pages of the run
-// share count; value: port. A page is a run of all these bits.
-#define TRELLIS_RUNS_MAX 65536
-#define TRELLIS_RUN_BYTES 8
-#define TRELLIS_RUN_OFFSET_AT 2
-#define TRELLIS_RUN_BITS 52
+// Page ranges that have a port of their own, in a trie: home and offset, of which the bits that all pages of the range
+// share count; value: port. A page is a range of all these bits.
+#define TRELLIS_PAGE_ROUTES_MAX 65536
+#define TRELLIS_PAGE_RANGE_BYTES 8
+#define TRELLIS_PAGE_RANGE_OFFSET_AT 2
+#define TRELLIS_PAGE_RANGE_BITS 52
 
 // Redirects: word = port << 48 | first tick at which it has ended. An epoch of 0 is a lease that home has not confirmed
 // yet. It is ending when its owner has sent a COMMIT that gives it back, which home has not answered yet.
@@ -167,7 +167,7 @@ struct trellis_route {
     __u16 classes;
 };
 
-struct trellis_run {
+struct trellis_page_range {
     __be16 home;
     __u8 offset[6];
 };
@@ -225,9 +225,9 @@ _Static_assert(sizeof(struct trellis_route) == TRELLIS_ROUTE_BYTES, "route");
 TRELLIS_AT(trellis_route, flags, TRELLIS_ROUTE_FLAGS_AT);
 TRELLIS_AT(trellis_route, group, TRELLIS_ROUTE_GROUP_AT);
 TRELLIS_AT(trellis_route, classes, TRELLIS_ROUTE_CLASSES_AT);
-_Static_assert(sizeof(struct trellis_run) == TRELLIS_RUN_BYTES, "run");
-TRELLIS_AT(trellis_run, offset, TRELLIS_RUN_OFFSET_AT);
-_Static_assert(TRELLIS_RUN_BITS == 16 + TRELLIS_OFFSET_BITS - TRELLIS_PAGE_SHIFT, "bits of a page");
+_Static_assert(sizeof(struct trellis_page_range) == TRELLIS_PAGE_RANGE_BYTES, "page range");
+TRELLIS_AT(trellis_page_range, offset, TRELLIS_PAGE_RANGE_OFFSET_AT);
+_Static_assert(TRELLIS_PAGE_RANGE_BITS == 16 + TRELLIS_OFFSET_BITS - TRELLIS_PAGE_SHIFT, "bits of a page");
 _Static_assert(TRELLIS_PORTS_MAX <= 1 << (TRELLIS_OFFSET_BITS - TRELLIS_HOT_PORT_SHIFT), "room for a port");
 _Static_assert(sizeof(struct trellis_redirect) == TRELLIS_REDIRECT_BYTES, "redirect");
 TRELLIS_AT(trellis_redirect, epoch, TRELLIS_REDIRECT_EPOCH_AT);

@@ -28,9 +28,9 @@ struct prefix_key {
     struct trellis_address address;
 };
 
-struct run_key {
+struct page_range_key {
     __u32 bits;
-    struct trellis_run run;
+    struct trellis_page_range range;
 };
 
 struct {
@@ -71,11 +71,11 @@ struct {
 
 struct {
     NUMBER(type, BPF_MAP_TYPE_LPM_TRIE);
-    NUMBER(max_entries, TRELLIS_RUNS_MAX);
+    NUMBER(max_entries, TRELLIS_PAGE_ROUTES_MAX);
     NUMBER(map_flags, BPF_F_NO_PREALLOC);
-    TYPE(key, struct run_key);
+    TYPE(key, struct page_range_key);
     TYPE(value, __u32);
-} runs SECTION(".maps");
+} page_routes SECTION(".maps");
 
 // The loader says how many there may be.
 struct {
@@ -201,14 +201,14 @@ INLINE struct trellis_route *routes_of(const struct trellis_address *address, st
     return route && route->flags & TRELLIS_ROUTE_VALID ? route : 0;
 }
 
-// The port of the shortest run that has the page of an address; 0 when there is none. Only homes with runs cost a look.
-INLINE __u32 run_port(const struct trellis_route *route, const struct trellis_address *address)
+// The port of the shortest page range that has the page of an address, or 0. Only homes with page routes cost a look.
+INLINE __u32 page_route_port(const struct trellis_route *route, const struct trellis_address *address)
 {
-    if (!(route->flags & TRELLIS_ROUTE_HAS_RUNS))
+    if (!(route->flags & TRELLIS_ROUTE_HAS_PAGES))
         return 0;
-    struct run_key key = {.bits = TRELLIS_RUN_BITS, .run.home = address->home};
-    __builtin_memcpy(key.run.offset, address->offset, sizeof key.run.offset);
-    __u32 *port = bpf_map_lookup_elem(&runs, &key);
+    struct page_range_key key = {.bits = TRELLIS_PAGE_RANGE_BITS, .range.home = address->home};
+    __builtin_memcpy(key.range.offset, address->offset, sizeof key.range.offset);
+    __u32 *port = bpf_map_lookup_elem(&page_routes, &key);
     return port ? *port : 0;
 }
 
@@ -230,9 +230,9 @@ INLINE int may_speak(const struct packet *packet, int *is_home)
     struct trellis_route *longer;
     struct trellis_route *route = routes_of(&packet->source, &longer);
     int is_memory = route && is_pointer(route, &packet->source);
-    __u32 run = is_memory ? run_port(route, &packet->source) : 0;
+    __u32 range_port = is_memory ? page_route_port(route, &packet->source) : 0;
     // Who had the page before may still speak, but only who has it says what home says.
-    int may_teach = !run || run == packet->in_port;
+    int may_teach = !range_port || range_port == packet->in_port;
     *is_home = 0;
     if (route && route->port == packet->in_port) {
         *is_home = may_teach && is_memory;
@@ -244,7 +244,7 @@ INLINE int may_speak(const struct packet *packet, int *is_home)
     }
     if (!is_memory)
         return 0;
-    if (run == packet->in_port) {
+    if (range_port == packet->in_port) {
         *is_home = 1;
         return 1;
     }
@@ -515,7 +515,7 @@ int trellis_switch(frame *frame)
         int is_paged = class == TRELLIS_CLASS_READING || class == TRELLIS_CLASS_CHANGING
             || class == TRELLIS_CLASS_LEASES;
         if (is_paged || command == TRELLIS_COMMAND_CLONE || command == TRELLIS_COMMAND_INVALIDATED) {
-            __u32 port = run_port(route, &packet.destination);
+            __u32 port = page_route_port(route, &packet.destination);
             if (port)
                 out = home_port = port;
         }

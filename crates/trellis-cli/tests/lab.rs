@@ -320,7 +320,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         );
         let runs = || {
             let status: Value = serde_json::from_str(&done(&["status", "--json"])).expect("JSON");
-            let runs = status["runs"].as_array().expect("runs").iter();
+            let runs = status["page_routes"].as_array().expect("page routes").iter();
             runs.map(|run| format!("{} {} {}", run["first"], run["pages"], run["port"])).collect::<Vec<_>>()
         };
         done(&["route", &prefix, &port, "--pages", "3-8"]);
@@ -345,7 +345,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             (&["redirect", "fd00::1", &port][..], 1, "is not of this cluster"),
             (&["route", "fd00:1:7::/48"], 1, "is not of this cluster"),
             (&["route", "fd00:1:7::/48", &port, "--pages", "3"], 1, "is not a whole home of this cluster"),
-            (&["route", &prefix, "--pages", "4-7"], 1, "knows no run of these pages"),
+            (&["route", &prefix, "--pages", "4-7"], 1, "has no route of exactly these pages"),
             (&["route", &prefix, "--pages", "7-6"], 2, "names no pages"),
             (&["redirect", &page, "77777"], 2, "invalid value"),
             (&["copy", &prefix, "--classes", "writing"], 2, "accepted: reading"),

@@ -20,7 +20,7 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::parts::Within;
 use trellis_fabric_protocol::lease::{Host, RangeNumber};
 use trellis_switch::control::{At, Remote};
-use trellis_switch::{Cluster, HotPage, Page, PageRun, Prefix, Redirect, Route, Switch, SwitchError};
+use trellis_switch::{Cluster, HotPage, Page, PageRange, Prefix, Redirect, Route, Switch, SwitchError};
 
 use crate::event::Event;
 use crate::ranges::{Counted, Place};
@@ -32,7 +32,7 @@ const HOT_OVER: Duration = Duration::from_secs(1);
 /// How many pages are requested when only hot pages matter.
 const HOT_PAGES: usize = 256;
 /// How many pages are requested when all requests of other hosts matter: as many as a switch counts.
-const HOT_PAGES_OF_RUNS: usize = trellis_switch::layout::HOT_MAX as usize;
+const HOT_PAGES_TO_REBALANCE: usize = trellis_switch::layout::HOT_MAX as usize;
 /// The first byte after the host, and how many of its bits are significant: READ to RELEASE, HELLO to INVALIDATE, CLONE
 /// and INVALIDATED.
 const COMMANDS: [(u8, u8); 3] = [(0x00, 50), (0x40, 54), (0x44, 55)];
@@ -112,8 +112,8 @@ impl Wanted {
 
 /// The changes that turn the page ranges of a switch into the wanted ones: those that it lacks, and those that it must
 /// drop.
-fn differences(wanted: &BTreeMap<PageRun, u16>, set: &[(PageRun, u16)]) -> (Vec<(PageRun, u16)>, Vec<PageRun>) {
-    let set: BTreeMap<PageRun, u16> = set.iter().copied().collect();
+fn differences(wanted: &BTreeMap<PageRange, u16>, set: &[(PageRange, u16)]) -> (Vec<(PageRange, u16)>, Vec<PageRange>) {
+    let set: BTreeMap<PageRange, u16> = set.iter().copied().collect();
     let lacking = wanted.iter().filter(|(run, port)| set.get(run) != Some(port)).map(|(run, port)| (*run, *port));
     let surplus = set.keys().filter(|run| !wanted.contains_key(run)).copied();
     (lacking.collect(), surplus.collect())
@@ -149,7 +149,7 @@ impl Router {
         leads: Box<dyn Fn() -> bool + Send>,
         (copies, rebalances): (bool, bool),
     ) -> Router {
-        let pages = if rebalances { HOT_PAGES_OF_RUNS } else { HOT_PAGES };
+        let pages = if rebalances { HOT_PAGES_TO_REBALANCE } else { HOT_PAGES };
         let (boot_id, counted) = (switch.boot_id(), (copies || rebalances).then(|| (Instant::now(), pages)));
         let (wanted, anywhere, complaint) = (None, None, None);
         Router {
@@ -297,7 +297,7 @@ impl Router {
         let Some(home) = wanted.homes.get(&range).copied() else { return };
         let stretches = wanted.stretches(range);
         self.check(|router| router.try_set(range, home), reports);
-        self.check(|router| router.try_set_runs(range, &stretches), reports);
+        self.check(|router| router.try_set_page_routes(range, &stretches), reports);
     }
 
     /// Sends something to the switch; a refusal is reported, and the route is sent again later.
@@ -332,12 +332,12 @@ impl Router {
     }
 
     /// Sends requests for these pages of a range to their hosts, and all others to the range's home.
-    fn try_set_runs(&self, range: RangeNumber, stretches: &[(u64, u64, Host)]) -> Result<(), String> {
+    fn try_set_page_routes(&self, range: RangeNumber, stretches: &[(u64, u64, Host)]) -> Result<(), String> {
         let (mut wanted, mut without) = (BTreeMap::new(), Ok(()));
         for &(first, pages, host) in stretches {
             match self.port_of(host) {
                 Some(port) => {
-                    wanted.extend(PageRun::cover(range.0, first, pages).into_iter().map(|run| (run, port)));
+                    wanted.extend(PageRange::cover(range.0, first, pages).into_iter().map(|run| (run, port)));
                 }
                 None => {
                     without =
@@ -349,8 +349,8 @@ impl Router {
         let (lacking, surplus) = differences(&wanted, &self.switch.page_routes(range.0).map_err(said)?);
         // New entries first, so that no request goes elsewhere in between. An entry for which there is no room is added
         // when others were dropped.
-        let set = lacking.into_iter().try_for_each(|(run, port)| self.switch.set_run(run, port).map_err(said));
-        surplus.into_iter().try_for_each(|run| self.switch.drop_run(run).map(drop).map_err(said))?;
+        let set = lacking.into_iter().try_for_each(|(run, port)| self.switch.set_page_route(run, port).map_err(said));
+        surplus.into_iter().try_for_each(|run| self.switch.drop_page_route(run).map(drop).map_err(said))?;
         set.and(without)
     }
 
@@ -388,8 +388,8 @@ mod tests {
         Place { number, home, part: None }
     }
 
-    fn run(first: u64, order: u8) -> PageRun {
-        PageRun::new(7, first, order).expect("it is aligned")
+    fn run(first: u64, order: u8) -> PageRange {
+        PageRange::new(7, first, order).expect("it is aligned")
     }
 
     #[test]
@@ -412,8 +412,8 @@ mod tests {
             "what is at the range's home goes there anyhow"
         );
         assert_eq!(wanted.stretches(RangeNumber(8)), []);
-        let runs: Vec<PageRun> =
-            wanted.stretches(RangeNumber(7)).iter().flat_map(|it| PageRun::cover(7, it.0, it.1)).collect();
+        let runs: Vec<PageRange> =
+            wanted.stretches(RangeNumber(7)).iter().flat_map(|it| PageRange::cover(7, it.0, it.1)).collect();
         assert_eq!(runs, [run(0, 3), run(8, 1), run(12, 2)]);
         // The range moves: its parts stay, and those that were at its home are elsewhere now.
         assert_eq!(wanted.set(range(RangeNumber(7), Host(8))), RangeNumber(7));
@@ -436,9 +436,9 @@ mod tests {
     fn a_switch_is_told_what_it_lacks_and_what_it_has_too_much() {
         let wanted = [(run(0, 3), 1), (run(8, 1), 2), (run(12, 2), 1)].into();
         assert_eq!(differences(&wanted, &[]).0.len(), 3, "one that forgot everything");
-        let set: Vec<(PageRun, u16)> = vec![(run(0, 3), 1), (run(8, 1), 3), (run(0, 2), 1)];
+        let set: Vec<(PageRange, u16)> = vec![(run(0, 3), 1), (run(8, 1), 3), (run(0, 2), 1)];
         assert_eq!(differences(&wanted, &set), (vec![(run(8, 1), 2), (run(12, 2), 1)], vec![run(0, 2)]));
-        let all: Vec<(PageRun, u16)> = wanted.iter().map(|(run, port)| (*run, *port)).collect();
+        let all: Vec<(PageRange, u16)> = wanted.iter().map(|(run, port)| (*run, *port)).collect();
         assert_eq!(differences(&wanted, &all), (vec![], vec![]));
         assert_eq!(differences(&BTreeMap::new(), &all).1.len(), 3, "nothing is elsewhere any more");
     }

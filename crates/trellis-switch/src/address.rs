@@ -97,46 +97,48 @@ pub(crate) const PAGE_BITS: u8 = (layout::OFFSET_BITS - layout::PAGE_SHIFT) as u
 /// A page range of a home: a power of two of contiguous pages, the first of which is a multiple of their number. A page
 /// range is to pages what a prefix is to addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PageRun {
+pub struct PageRange {
     home: u16,
     first: u64,
     order: u8,
 }
 
-impl PageRun {
+impl PageRange {
     /// The 2^`order` pages of a home from `first` on.
     ///
     /// # Errors
     ///
     /// A message if `first` is not a multiple of 2^`order`, or a home has no such pages.
-    pub fn new(home: u16, first: u64, order: u8) -> Result<PageRun, String> {
+    pub fn new(home: u16, first: u64, order: u8) -> Result<PageRange, String> {
         let most = 1_u64 << PAGE_BITS;
         if order > PAGE_BITS || first >= most {
-            return Err(format!("a home has {most} pages, so there is no run of 2^{order} pages from page {first} on"));
+            return Err(format!(
+                "a home has {most} pages, so there is no range of 2^{order} pages from page {first} on"
+            ));
         }
         let pages = 1_u64 << order;
         if !first.is_multiple_of(pages) {
             return Err(format!(
-                "{pages} pages from page {first} on are no run; the first must be a multiple of {pages}"
+                "{pages} pages from page {first} on are no range; the first must be a multiple of {pages}"
             ));
         }
-        Ok(PageRun { home, first, order })
+        Ok(PageRange { home, first, order })
     }
 
     /// The fewest page ranges that contain exactly these pages of a home, in ascending order. Pages that no home has are
     /// left out.
     #[must_use]
-    pub fn cover(home: u16, first: u64, pages: u64) -> Vec<PageRun> {
+    pub fn cover(home: u16, first: u64, pages: u64) -> Vec<PageRange> {
         let end = first.saturating_add(pages).min(1 << PAGE_BITS);
-        let mut runs = Vec::new();
+        let mut ranges = Vec::new();
         let mut next = first;
         while next < end {
             let aligned = next.trailing_zeros().min(u32::from(PAGE_BITS));
             let order = aligned.min((end - next).ilog2()) as u8;
-            runs.push(PageRun { home, first: next, order });
+            ranges.push(PageRange { home, first: next, order });
             next += 1 << order;
         }
-        runs
+        ranges
     }
 
     /// The home.
@@ -170,7 +172,7 @@ impl PageRun {
     }
 }
 
-impl fmt::Display for PageRun {
+impl fmt::Display for PageRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.order {
             0 => write!(formatter, "page {} of home {}", self.first, self.home),
@@ -346,15 +348,15 @@ mod tests {
 
     #[test]
     fn a_run_is_aligned() {
-        let run = PageRun::new(7, 64, 6).unwrap();
-        assert_eq!((run.to_string(), run.pages()), ("pages 64 to 127 of home 7".to_owned(), 64));
-        assert_eq!(PageRun::new(7, 3, 0).unwrap().to_string(), "page 3 of home 7");
-        let has = |home, number| run.has(Page { home, number });
+        let range = PageRange::new(7, 64, 6).unwrap();
+        assert_eq!((range.to_string(), range.pages()), ("pages 64 to 127 of home 7".to_owned(), 64));
+        assert_eq!(PageRange::new(7, 3, 0).unwrap().to_string(), "page 3 of home 7");
+        let has = |home, number| range.has(Page { home, number });
         assert_eq!([has(7, 63), has(7, 64), has(7, 127), has(7, 128), has(8, 64)], [false, true, true, false, false]);
-        assert!(PageRun::new(7, 32, 6).unwrap_err().contains("a multiple of 64"));
-        assert!(PageRun::new(7, 0, 36).unwrap().has(Page { home: 7, number: (1 << 36) - 1 }));
+        assert!(PageRange::new(7, 32, 6).unwrap_err().contains("a multiple of 64"));
+        assert!(PageRange::new(7, 0, 36).unwrap().has(Page { home: 7, number: (1 << 36) - 1 }));
         for (first, order) in [(0, 37), (0, 255), (1 << 36, 0)] {
-            assert!(PageRun::new(7, first, order).unwrap_err().contains("68719476736 pages"));
+            assert!(PageRange::new(7, first, order).unwrap_err().contains("68719476736 pages"));
         }
     }
 
@@ -376,16 +378,17 @@ mod tests {
     fn any_pages_are_covered_by_the_fewest_runs() {
         let mut known = std::collections::HashMap::new();
         for (first, pages) in (0..65).flat_map(|first| (0..65).map(move |pages| (first, pages))) {
-            let runs = PageRun::cover(7, first, pages);
-            let covered: Vec<u64> = runs.iter().flat_map(|run| run.first()..run.first() + run.pages()).collect();
+            let ranges = PageRange::cover(7, first, pages);
+            let covered: Vec<u64> =
+                ranges.iter().flat_map(|range| range.first()..range.first() + range.pages()).collect();
             assert_eq!(covered, (first..first + pages).collect::<Vec<u64>>());
-            assert!(runs.iter().all(|run| PageRun::new(7, run.first(), run.order()) == Ok(*run)));
-            assert_eq!(runs.len(), fewest(first, pages, &mut known), "{first} {pages}");
+            assert!(ranges.iter().all(|range| PageRange::new(7, range.first(), range.order()) == Ok(*range)));
+            assert_eq!(ranges.len(), fewest(first, pages, &mut known), "{first} {pages}");
         }
         let last = (1 << 36) - 1;
-        assert_eq!(PageRun::cover(7, 0, u64::MAX), [PageRun::new(7, 0, 36).unwrap()]);
-        assert_eq!(PageRun::cover(7, last, 9), [PageRun::new(7, last, 0).unwrap()]);
-        assert_eq!((PageRun::cover(7, 1, last - 1).len(), PageRun::cover(7, last + 1, 1).len()), (70, 0));
+        assert_eq!(PageRange::cover(7, 0, u64::MAX), [PageRange::new(7, 0, 36).unwrap()]);
+        assert_eq!(PageRange::cover(7, last, 9), [PageRange::new(7, last, 0).unwrap()]);
+        assert_eq!((PageRange::cover(7, 1, last - 1).len(), PageRange::cover(7, last + 1, 1).len()), (70, 0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub const PORTS_MAX: u16 = layout::PORTS_MAX as u16;
 pub const CLONES_MAX: usize = layout::CLONES_MAX as usize;
 
 /// The maximum number of page ranges that have a port of their own.
-pub const RUNS_MAX: u32 = layout::RUNS_MAX;
+pub const PAGE_ROUTES_MAX: u32 = layout::PAGE_ROUTES_MAX;
 
 /// A port, to which one host is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -63,11 +63,11 @@ layout! {
     ROUTE_VALID: u16 = 1;
     ROUTE_MEMORY: u16 = 2;
     ROUTE_HAS_LONGER: u16 = 4;
-    ROUTE_HAS_RUNS: u16 = 8;
-    RUNS_MAX: u32 = 65_536;
-    RUN_BYTES: usize = 8;
-    RUN_OFFSET_AT: usize = 2;
-    RUN_BITS: u32 = 52;
+    ROUTE_HAS_PAGES: u16 = 8;
+    PAGE_ROUTES_MAX: u32 = 65_536;
+    PAGE_RANGE_BYTES: usize = 8;
+    PAGE_RANGE_OFFSET_AT: usize = 2;
+    PAGE_RANGE_BITS: u32 = 52;
     REDIRECT_BYTES: usize = 24;
     REDIRECT_EPOCH_AT: usize = 8;
     REDIRECT_ENDING_AT: usize = 16;

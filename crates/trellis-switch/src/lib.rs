@@ -30,9 +30,9 @@ mod switch;
 pub mod switches;
 mod sys;
 
-pub use address::{Classes, Cluster, Page, PageRun, Prefix};
+pub use address::{Classes, Cluster, Page, PageRange, Prefix};
 pub use capabilities::Capabilities;
-pub use entries::{CLONES_MAX, Group, PORTS_MAX, Port, RUNS_MAX, Redirect, Route, Rule};
+pub use entries::{CLONES_MAX, Group, PAGE_ROUTES_MAX, PORTS_MAX, Port, Redirect, Route, Rule};
 pub use error::SwitchError;
 pub use faults::Faults;
 pub use observed::{Counters, Event, EventKind, HotPage};

@@ -40,7 +40,7 @@
 
 use std::time::Duration;
 
-use crate::address::{Cluster, Page, PageRun, Prefix};
+use crate::address::{Cluster, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
@@ -82,23 +82,23 @@ pub trait Switch: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Refused`] for an impossible port; [`SwitchError::Full`] for more than [`crate::RUNS_MAX`];
+    /// [`SwitchError::Refused`] for an impossible port; [`SwitchError::Full`] for more than [`crate::PAGE_ROUTES_MAX`];
     /// [`SwitchError::System`].
-    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError>;
+    fn set_page_route(&self, range: PageRange, port: u16) -> Result<(), SwitchError>;
 
     /// Removes exactly this page range; returns whether it existed.
     ///
     /// # Errors
     ///
     /// [`SwitchError::System`].
-    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError>;
+    fn drop_page_route(&self, range: PageRange) -> Result<bool, SwitchError>;
 
     /// The page ranges of a home and their ports, in the order of their first pages.
     ///
     /// # Errors
     ///
     /// [`SwitchError::System`].
-    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError>;
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRange, u16)>, SwitchError>;
 
     /// Sends requests for a page to another port. Returns whether it did: a redirect with a higher epoch that has not
     /// ended stays.

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind, mount_change, move_mount, open_tree, unmount};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, netlink, sockopt};
@@ -237,30 +237,22 @@ pub(crate) fn ignore_interrupts() {
 
 /// Makes a command end when the thread that starts it ends.
 pub(crate) fn end_with_us(command: &mut Command) {
-    let ask = || {
-        // SAFETY: the call takes numbers only.
-        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
-    };
+    let ask = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: a single system call runs between fork and exec; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(ask) };
 }
 
 /// Keeps a file open in the command that is started.
 pub(crate) fn hand_down(command: &mut Command, file: OwnedFd) {
-    let keep = move || {
-        // SAFETY: changes a flag of a descriptor that is open as long as this closure exists.
-        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
-    };
+    let keep = move || Ok(rustix::io::fcntl_setfd(&file, FdFlags::empty())?);
     // SAFETY: between fork and exec one system call is made, which allocates nothing.
     unsafe { command.pre_exec(keep) };
 }
 
 /// A file that this process inherited, by its number; the number stays open.
 pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: duplicates a number, which fails if nothing is open under it.
-    let copy = check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;
-    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+    // SAFETY: borrowed for one system call, which fails if nothing is open under the number.
+    Ok(rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(number) }, 3)?)
 }
 
 /// A process that is identified by a descriptor, so that its number cannot become another's.

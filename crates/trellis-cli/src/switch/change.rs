@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use trellis_fabric_protocol::wire::address::Host;
 use trellis_switch::control::Remote;
-use trellis_switch::{Classes, Faults, Group, Page, PageRun, Prefix, Redirect, Route, Rule, Switch, SwitchError};
+use trellis_switch::{Classes, Faults, Group, Page, PageRange, Prefix, Redirect, Route, Rule, Switch, SwitchError};
 
 use super::{Which, failure};
 use crate::pages::{Pages, pages};
@@ -142,18 +142,18 @@ fn route_pages(switch: &Remote, prefix: Prefix, pages: Pages, port: Option<u16>)
         let sentence = format!("{prefix} is not a whole home of this cluster; pages are of one, such as {home}");
         return Err(Failure::new(exit::FAILED, sentence));
     }
-    let runs = PageRun::cover(home.home(), pages.first, pages.count);
-    if runs.is_empty() {
+    let ranges = PageRange::cover(home.home(), pages.first, pages.count);
+    if ranges.is_empty() {
         return Err(Failure::new(exit::FAILED, format!("a home has no page {}", pages.first)));
     }
     let Some(port) = port else {
-        let dropped = runs.iter().try_fold(false, |was, run| Ok(switch.drop_run(*run)? || was));
+        let dropped = ranges.iter().try_fold(false, |was, range| Ok(switch.drop_page_route(*range)? || was));
         return was_there(
             dropped,
-            "the switch knows no run of these pages; `trellis switch status` shows those that it knows",
+            "the switch has no route of exactly these pages; `trellis switch status` shows its page routes",
         );
     };
-    ended(runs.iter().try_for_each(|run| switch.set_run(*run, port)))
+    ended(ranges.iter().try_for_each(|range| switch.set_page_route(*range, port)))
 }
 
 pub(super) fn redirect(arguments: &RedirectArguments) -> Ending {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use trellis_switch::control::Remote;
-use trellis_switch::{Counters, EventKind, HotPage, PageRun, Switch};
+use trellis_switch::{Counters, EventKind, HotPage, PageRange, Switch};
 
 use super::{Which, failure};
 use trellis_command::exit::{self, Ending, Failure};
@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) fn status(arguments: &StatusArguments) -> Ending {
     let switch = arguments.which.open()?;
     let ports = ports(&switch)?;
-    let runs = page_routes(&switch)?;
+    let ranges = page_routes(&switch)?;
     let about = switch.description();
     let cluster = switch.cluster().everything();
     if arguments.json {
@@ -63,14 +63,14 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
                 json!({ "port": port, "host": host, "is_memory": is_memory, "counters": counters.by_name() })
             })
             .collect();
-        let runs: Vec<_> = runs
+        let ranges: Vec<_> = ranges
             .iter()
-            .map(|(run, port)| json!({ "home": run.home(), "first": run.first(), "pages": run.pages(), "port": port }))
+            .map(|(range, port)| json!({ "home": range.home(), "first": range.first(), "pages": range.pages(), "port": port }))
             .collect();
         say!(
             "{}",
             json!({ "switch": about.name, "cluster": cluster, "redirects_max": about.capabilities.redirects_max,
-                "grants": about.capabilities.grants, "ports": ports, "runs": runs })
+                "grants": about.capabilities.grants, "ports": ports, "page_routes": ranges })
         );
         return Ok(exit::FINE);
     }
@@ -100,20 +100,20 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
             "{port:>5} {host:>#6x} {role:<7} {came:>12} {packets_out:>12} {redirected:>10} {granted:>10} {refused:>10}"
         );
     }
-    if !runs.is_empty() {
+    if !ranges.is_empty() {
         say!("{:>5} {:>6} pages", "port", "home");
     }
-    for (run, port) in runs {
-        say!("{port:>5} {:>#6x} {} to {}", run.home(), run.first(), run.first() + run.pages() - 1);
+    for (range, port) in ranges {
+        say!("{port:>5} {:>#6x} {} to {}", range.home(), range.first(), range.first() + range.pages() - 1);
     }
     Ok(exit::FINE)
 }
 
 /// The page routes of every connected home.
-fn page_routes(switch: &Remote) -> Result<Vec<(PageRun, u16)>, Failure> {
+fn page_routes(switch: &Remote) -> Result<Vec<(PageRange, u16)>, Failure> {
     let homes = switch.description().ports.iter().filter(|port| port.is_memory);
-    let runs = homes.map(|port| switch.page_routes(port.host)).collect::<Result<Vec<_>, _>>();
-    Ok(runs.map_err(|error| failure(&error))?.concat())
+    let ranges = homes.map(|port| switch.page_routes(port.host)).collect::<Result<Vec<_>, _>>();
+    Ok(ranges.map_err(|error| failure(&error))?.concat())
 }
 
 fn ports(switch: &Remote) -> Result<Vec<(u16, bool, u16, Counters)>, Failure> {

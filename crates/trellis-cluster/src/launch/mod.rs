@@ -14,6 +14,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::SocketType;
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::secret::{Secret, SecretError};
 use crate::waits::Wait;
 use trellis_record::LiveCounters;
@@ -76,7 +81,7 @@ impl Inherited {
         let secret = descriptor(SECRET_FD_VARIABLE)?;
         let status = descriptor(STATUS_FD_VARIABLE)?;
         let (listener, datagrams) = match listener {
-            Some(socket) if option_of(&socket, libc::SO_TYPE) == Some(libc::SOCK_DGRAM) => (None, Some(socket.into())),
+            Some(socket) if socket_type(&socket) == Ok(SocketType::DGRAM) => (None, Some(socket.into())),
             Some(socket) => (Some(listener_of(socket)?), None),
             None => (None, None),
         };
@@ -113,7 +118,7 @@ fn descriptor(variable: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
 }
 
 fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
-    if option_of(&descriptor, libc::SO_ACCEPTCONN).is_none_or(|listens| listens == 0) {
+    if socket_acceptconn(&descriptor) != Ok(true) {
         return Err(LaunchError::Descriptor {
             variable: LISTEN_FD_VARIABLE,
             value: descriptor.as_raw_fd().to_string(),
@@ -121,17 +126,6 @@ fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
         });
     }
     Ok(TcpListener::from(descriptor))
-}
-
-/// An option of a socket; `None` if the descriptor is not a socket.
-fn option_of(descriptor: &OwnedFd, option: libc::c_int) -> Option<libc::c_int> {
-    let mut value: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `value` and `size` describe one writable integer.
-    let asked = unsafe {
-        libc::getsockopt(descriptor.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut size)
-    };
-    (asked == 0).then_some(value)
 }
 
 fn status_of(descriptor: OwnedFd) -> Result<StatusPage, LaunchError> {
@@ -202,18 +196,11 @@ pub fn monotonic_ns() -> u64 {
 /// Lets the calling thread, and threads that it starts, run on one core only: number `number`, modulo the number of
 /// cores that the process may use. If the kernel refuses, nothing changes: pinning affects times and not results.
 pub fn pin_thread(number: usize) {
-    // SAFETY: sets of cores on this stack are filled and read by the kernel and by libc's macros.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed) != 0 {
-            return;
-        }
-        let cores: Vec<usize> =
-            (0..libc::CPU_SETSIZE as usize).filter(|&core| libc::CPU_ISSET(core, &allowed)).collect();
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cores[number % cores.len()], &mut one);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one);
-    }
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+    let mut one = CpuSet::new();
+    one.set(cores[number % cores.len()]);
+    let _ = sched_setaffinity(None, &one);
 }
 
 /// The maximum length of a sentence in a status page, in bytes.
@@ -303,22 +290,10 @@ unsafe impl Sync for StatusPage {}
 impl StatusPage {
     /// Makes an empty page. A launcher does so for each node, and a node without a launcher for itself.
     pub fn create() -> io::Result<StatusPage> {
-        // SAFETY: the name ends with a zero byte.
-        let number =
-            unsafe { libc::memfd_create(c"trellis-status".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if number < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: memfd_create made it for us.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+        let file = File::from(memfd_create(c"trellis-status", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(PAGE_BYTES as u64)?;
         // A node that made its page shorter would kill the launcher with SIGBUS.
-        // SAFETY: fcntl on an open descriptor.
-        let sealed =
-            unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) };
-        if sealed != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
         let page = StatusPage::map(OwnedFd::from(file))?;
         page.shared().magic.store(MAGIC, Ordering::Release);
         Ok(page)

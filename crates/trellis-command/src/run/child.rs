@@ -5,12 +5,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use trellis::launch;
@@ -131,8 +132,10 @@ pub(super) fn bind(command: &mut Command, inherited: Vec<RawFd>) {
 
 /// Sends a signal to the process group of a node that was not reaped, so that the group cannot be another's.
 pub(super) fn signal_group(pid: i32, signal: i32) {
-    // SAFETY: kill takes plain integers.
-    unsafe { libc::kill(-pid, signal) };
+    if let (Some(group), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(signal)) {
+        // A group whose processes have all ended needs no signal.
+        let _ = kill_process_group(group, signal);
+    }
 }
 
 /// The end or the change of a child.
@@ -256,19 +259,10 @@ pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
 
 /// The reading end of a pipe that holds these bytes and nothing more.
 pub(super) fn pipe_holding(bytes: &[u8]) -> Result<OwnedFd, Failure> {
-    let mut ends = [0; 2];
-    // SAFETY: pipe2 fills the two descriptors that it gets room for, and nothing else owns them; the slice is valid
-    // for its length, and 32 bytes fit into any pipe.
-    unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
-            return Err(Failure::system("make a pipe for the secret"));
-        }
-        let (reader, writer) = (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]));
-        if libc::write(writer.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) != bytes.len() as isize {
-            return Err(Failure::system("write the secret into its pipe"));
-        }
-        Ok(reader)
-    }
+    let (reader, mut writer) = io::pipe().map_err(|_| Failure::system("make a pipe for the secret"))?;
+    // 32 bytes fit into any pipe.
+    writer.write_all(bytes).map_err(|_| Failure::system("write the secret into its pipe"))?;
+    Ok(reader.into())
 }
 
 /// 32 unpredictable bytes.

@@ -7,6 +7,8 @@
 use std::io::PipeWriter;
 use std::os::fd::AsRawFd;
 
+use rustix::process::{Pid, WaitOptions, waitpid};
+
 use crate::exit::{Failure, SYSTEM};
 
 /// Written instead of a process group when the run ended in order.
@@ -55,8 +57,8 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.tell(FAREWELL);
         self.pipe = None;
-        // SAFETY: waits for our own child, which ends at the farewell.
-        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        // Our own child ends at the farewell.
+        let _ = waitpid(Pid::from_raw(self.pid), WaitOptions::empty());
     }
 }
 

@@ -6,8 +6,9 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 /// The maximum number of bytes that wait for a slow reader of the launcher's output. Beyond that, the nodes are not
@@ -131,7 +132,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(descriptor: Option<OwnedFd>, destination: Destination) -> Stream {
         if let Some(descriptor) = &descriptor {
-            set_non_blocking(descriptor.as_raw_fd());
+            set_non_blocking(descriptor);
         }
         Stream { descriptor, destination }
     }
@@ -156,7 +157,7 @@ impl Stream {
 
 /// The launcher's own standard output or standard error.
 pub(super) struct Outlet {
-    pub(super) descriptor: RawFd,
+    pub(super) descriptor: BorrowedFd<'static>,
     pending: Vec<u8>,
     /// The number of bytes at the front of `pending` that are written: moving the rest after every write would cost
     /// more.
@@ -165,7 +166,7 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub(super) fn new(descriptor: RawFd) -> Outlet {
+    pub(super) fn new(descriptor: BorrowedFd<'static>) -> Outlet {
         Outlet { descriptor, pending: Vec::new(), written: 0, closed: false }
     }
 
@@ -193,34 +194,32 @@ impl Outlet {
     pub(super) fn write_some(&mut self) -> io::Result<()> {
         let end = self.pending.len().min(self.written + WRITE_BYTES);
         let bytes = &self.pending[self.written..end];
-        // SAFETY: the slice is valid for its length.
-        let written = unsafe { libc::write(self.descriptor, bytes.as_ptr().cast(), bytes.len()) };
-        if written >= 0 {
-            self.written += written as usize;
-            if self.written == self.pending.len() {
-                self.forget();
-            } else if self.written >= PENDING_BYTES_MAX {
-                self.pending.drain(..self.written);
-                self.written = 0;
+        match rustix::io::write(self.descriptor, bytes) {
+            Ok(written) => {
+                self.written += written;
+                if self.written == self.pending.len() {
+                    self.forget();
+                } else if self.written >= PENDING_BYTES_MAX {
+                    self.pending.drain(..self.written);
+                    self.written = 0;
+                }
+                Ok(())
             }
-            return Ok(());
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => {
+                self.closed = true;
+                self.forget();
+                Err(error.into())
+            }
         }
-        let error = io::Error::last_os_error();
-        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
-            return Ok(());
-        }
-        self.closed = true;
-        self.forget();
-        Err(error)
     }
 }
 
 /// Sets a descriptor of our own to non-blocking.
-pub(super) fn set_non_blocking(descriptor: RawFd) {
-    // SAFETY: fcntl on an open descriptor; flags are plain integers.
-    unsafe {
-        let flags = libc::fcntl(descriptor, libc::F_GETFL);
-        libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK);
+pub(super) fn set_non_blocking(descriptor: impl AsFd) {
+    // Neither call fails on an open descriptor.
+    if let Ok(flags) = fcntl_getfl(&descriptor) {
+        let _ = fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK);
     }
 }
 

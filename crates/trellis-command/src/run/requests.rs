@@ -193,9 +193,9 @@ mod tests {
         let _other = std::os::unix::net::UnixListener::bind_addr(&other).expect("a socket");
         assert!(launchers().expect("the table").contains(&me));
         let asked = std::thread::spawn(move || ask(me, Request::Leave(5)));
-        let mut ready = libc::pollfd { fd: requests.descriptor(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        assert_eq!(unsafe { libc::poll(&mut ready, 1, 60_000) }, 1);
+        let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+        let ready = &mut [rustix::event::PollFd::new(&requests.listener, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(ready, Some(&minute)), Ok(1));
         requests.serve(|request| Answer::IsAsked(request == Request::Leave(5)));
         assert_eq!(asked.join().unwrap(), Ok(Some(Answer::IsAsked(true))));
         drop(requests);

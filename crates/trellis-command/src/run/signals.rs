@@ -4,6 +4,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::process::{Signal, getpid, kill_process};
+
 use crate::ending::{SignalSet, is_ignored};
 use crate::exit::Failure;
 
@@ -27,8 +29,8 @@ pub(super) fn asks_to_end(signal: i32) -> bool {
 
 /// Stops this process until it is continued, so that a shell takes the terminal back.
 pub(super) fn stop_this_process() {
-    // SAFETY: getpid and kill on our own process.
-    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    // A process may always stop itself.
+    let _ = kill_process(getpid(), Signal::STOP);
 }
 
 /// The descriptor from which signals are read, and the mask to restore.
@@ -65,13 +67,11 @@ impl Signals {
 
     /// The next signal that arrived, if any.
     pub(super) fn next(&self) -> Option<i32> {
-        // SAFETY: the structure is plain data; the kernel writes at most its size.
-        unsafe {
-            let mut information: libc::signalfd_siginfo = std::mem::zeroed();
-            let bytes = size_of::<libc::signalfd_siginfo>();
-            let got = libc::read(self.descriptor.as_raw_fd(), (&raw mut information).cast(), bytes);
-            (got == bytes as isize).then_some(information.ssi_signo as i32)
-        }
+        // The number of the signal comes first (signalfd(2)).
+        let mut information = [0; size_of::<libc::signalfd_siginfo>()];
+        let bytes = rustix::io::read(&self.descriptor, &mut information).ok()?;
+        let number = information.first_chunk().filter(|_| bytes == information.len())?;
+        Some(i32::from_ne_bytes(*number))
     }
 }
 

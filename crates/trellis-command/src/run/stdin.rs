@@ -57,7 +57,7 @@ pub(super) struct InputPipe {
 
 impl InputPipe {
     pub(super) fn new(pipe: OwnedFd) -> InputPipe {
-        set_non_blocking(pipe.as_raw_fd());
+        set_non_blocking(&pipe);
         InputPipe { pipe, pending: Vec::new(), is_at_end: false, taken: 0 }
     }
 

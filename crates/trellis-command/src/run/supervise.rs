@@ -201,7 +201,7 @@ impl<'a> Supervisor<'a> {
             nodes: Vec::new(),
             signals,
             guard,
-            outlets: [Outlet::new(libc::STDOUT_FILENO), Outlet::new(libc::STDERR_FILENO)],
+            outlets: [Outlet::new(rustix::stdio::stdout()), Outlet::new(rustix::stdio::stderr())],
             relay: Relay::default(),
             stage: Stage::Running,
             endings: 0,
@@ -302,7 +302,7 @@ impl<'a> Supervisor<'a> {
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let mut descriptors = vec![interest(self.signals.descriptor(), libc::POLLIN)];
         for outlet in self.outlets.iter().filter(|outlet| outlet.wants_to_write()) {
-            descriptors.push(interest(outlet.descriptor, libc::POLLOUT));
+            descriptors.push(interest(outlet.descriptor.as_raw_fd(), libc::POLLOUT));
         }
         for stream in self.nodes.iter().flat_map(|node| node.streams.iter().flatten()) {
             if let Some(descriptor) = stream.descriptor()
@@ -337,7 +337,7 @@ impl<'a> Supervisor<'a> {
             places.into_iter().for_each(|place| self.fleet.order(place, &Order::Input, &bytes));
         }
         for outlet in &mut self.outlets {
-            if outlet.wants_to_write() && is_ready(outlet.descriptor, libc::POLLOUT) {
+            if outlet.wants_to_write() && is_ready(outlet.descriptor.as_raw_fd(), libc::POLLOUT) {
                 let written = outlet.write_some();
                 self.unwritten = self.unwritten.take().or(written.err());
             }

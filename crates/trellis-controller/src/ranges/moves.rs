@@ -193,7 +193,7 @@ impl Ranges {
         let count = range.machine.record.parts.len() + waiting + runs.iter().filter(is_new).count();
         if count > PARTS_MAX {
             return Err(format!(
-                "range {name}: it would have {count} parts, and {PARTS_MAX} is the most; let longer runs of pages go, or some come home"
+                "range {name}: it would have {count} parts, and {PARTS_MAX} is the most; let longer page ranges go, or some come home"
             ));
         }
         let lacks = |run: &&(u64, u64)| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
 
-use crate::address::{Classes, Page, PageRun, Prefix};
+use crate::address::{Classes, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
@@ -27,8 +27,8 @@ pub(super) enum Request {
     Describe,
     SetPrefix { prefix: String, port: u16, is_memory: bool },
     DropPrefix(String),
-    SetRun { run: RunNumbers, port: u16 },
-    DropRun(RunNumbers),
+    SetPageRoute { range: RangeNumbers, port: u16 },
+    DropPageRoute(RangeNumbers),
     PageRoutes(u16),
     SetRedirect(PageRedirect),
     DropRedirect { page: PageNumber, epoch: u64 },
@@ -53,7 +53,7 @@ pub(super) enum Answer {
     Description(Description),
     Redirect(Option<PageRedirect>),
     Counters(Vec<u64>),
-    PageRoutes(Vec<(RunNumbers, u16)>),
+    PageRoutes(Vec<(RangeNumbers, u16)>),
     Pages(Vec<PageCount>),
     Events(Vec<EventText>),
     /// Nothing was done: since the last request on this connection the switch was restarted, with this boot id.
@@ -110,23 +110,23 @@ impl From<PageNumber> for Page {
     }
 }
 
-/// A run of pages.
+/// A range of pages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct RunNumbers {
+pub(super) struct RangeNumbers {
     home: u16,
     first: u64,
     order: u8,
 }
 
-impl From<PageRun> for RunNumbers {
-    fn from(run: PageRun) -> RunNumbers {
-        RunNumbers { home: run.home(), first: run.first(), order: run.order() }
+impl From<PageRange> for RangeNumbers {
+    fn from(range: PageRange) -> RangeNumbers {
+        RangeNumbers { home: range.home(), first: range.first(), order: range.order() }
     }
 }
 
-impl RunNumbers {
-    pub(super) fn run(self, switch: &'static str) -> Result<PageRun, SwitchError> {
-        PageRun::new(self.home, self.first, self.order).map_err(|what| SwitchError::Refused { switch, what })
+impl RangeNumbers {
+    pub(super) fn range(self, switch: &'static str) -> Result<PageRange, SwitchError> {
+        PageRange::new(self.home, self.first, self.order).map_err(|what| SwitchError::Refused { switch, what })
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use trellis_output::sockets::connect_path;
 
 use super::messages::{self, Answer, Description, EventText, PageRedirect, Request, TIMEOUT};
-use crate::address::{Cluster, Page, PageRun, Prefix};
+use crate::address::{Cluster, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
@@ -203,17 +203,19 @@ impl Switch for Remote {
         self.is(&Request::DropPrefix(prefix.to_string()))
     }
 
-    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
-        self.done(&Request::SetRun { run: run.into(), port })
+    fn set_page_route(&self, range: PageRange, port: u16) -> Result<(), SwitchError> {
+        self.done(&Request::SetPageRoute { range: range.into(), port })
     }
 
-    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
-        self.is(&Request::DropRun(run.into()))
+    fn drop_page_route(&self, range: PageRange) -> Result<bool, SwitchError> {
+        self.is(&Request::DropPageRoute(range.into()))
     }
 
-    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRange, u16)>, SwitchError> {
         match self.ask(&Request::PageRoutes(home))? {
-            Answer::PageRoutes(runs) => runs.into_iter().map(|(run, port)| Ok((run.run(self.kind)?, port))).collect(),
+            Answer::PageRoutes(ranges) => {
+                ranges.into_iter().map(|(range, port)| Ok((range.range(self.kind)?, port))).collect()
+            }
             other => Err(self.misunderstood(&other)),
         }
     }

@@ -145,11 +145,11 @@ impl ControlServer {
                 switch.set_prefix(messages::prefix(name, &prefix)?, messages::route(port, is_memory)).map(done)
             }
             Request::DropPrefix(prefix) => switch.drop_prefix(messages::prefix(name, &prefix)?).map(Answer::Is),
-            Request::SetRun { run, port } => switch.set_run(run.run(name)?, port).map(done),
-            Request::DropRun(run) => switch.drop_run(run.run(name)?).map(Answer::Is),
+            Request::SetPageRoute { range, port } => switch.set_page_route(range.range(name)?, port).map(done),
+            Request::DropPageRoute(range) => switch.drop_page_route(range.range(name)?).map(Answer::Is),
             Request::PageRoutes(home) => {
-                let runs = switch.page_routes(home)?;
-                Ok(Answer::PageRoutes(runs.into_iter().map(|(run, port)| (run.into(), port)).collect()))
+                let ranges = switch.page_routes(home)?;
+                Ok(Answer::PageRoutes(ranges.into_iter().map(|(range, port)| (range.into(), port)).collect()))
             }
             Request::SetRedirect(redirect) => {
                 let (page, redirect) = redirect.parts();

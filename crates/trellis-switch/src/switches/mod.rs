@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::address::{Cluster, HOME_BITS, Page, Prefix};
 use crate::clock;
-use crate::entries::{CLONES_MAX, Group, PORTS_MAX, Port, RUNS_MAX, Redirect, Rule};
+use crate::entries::{CLONES_MAX, Group, PAGE_ROUTES_MAX, PORTS_MAX, Port, Redirect, Rule};
 use crate::error::SwitchError;
 use crate::observed::HotPage;
 use crate::switch::Switch;
@@ -251,8 +251,8 @@ pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
 }
 
 /// The error that there is no room for another page range.
-pub(crate) fn no_room_for_run(switch: &'static str) -> SwitchError {
-    SwitchError::Full { switch, table: "page routes", limit: RUNS_MAX, hint: "drop some" }
+pub(crate) fn no_room_for_page_route(switch: &'static str) -> SwitchError {
+    SwitchError::Full { switch, table: "page routes", limit: PAGE_ROUTES_MAX, hint: "drop some" }
 }
 
 /// The pages with the most requests, most first; among equals, the lowest page first. `counted`: pages with the requests

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::address::PageRun;
+use crate::address::PageRange;
 
 /// The ports of page ranges. Costs nothing if there are none, and one look-up for each size that exists.
 #[derive(Debug, Default)]
@@ -12,23 +12,23 @@ pub(super) struct PageRoutes {
 }
 
 impl PageRoutes {
-    pub(super) fn set(&mut self, run: PageRun, port: u16) {
-        self.ports.entry(run.order()).or_default().insert(run.first(), port);
+    pub(super) fn set(&mut self, range: PageRange, port: u16) {
+        self.ports.entry(range.order()).or_default().insert(range.first(), port);
     }
 
     /// Returns whether it existed.
-    pub(super) fn drop(&mut self, run: PageRun) -> bool {
-        let Some(same) = self.ports.get_mut(&run.order()) else { return false };
-        let was_there = same.remove(&run.first()).is_some();
+    pub(super) fn drop(&mut self, range: PageRange) -> bool {
+        let Some(same) = self.ports.get_mut(&range.order()) else { return false };
+        let was_there = same.remove(&range.first()).is_some();
         if same.is_empty() {
-            self.ports.remove(&run.order());
+            self.ports.remove(&range.order());
         }
         was_there
     }
 
     /// The port that was set for exactly this page range.
-    pub(super) fn port(&self, run: PageRun) -> Option<u16> {
-        self.ports.get(&run.order())?.get(&run.first()).copied()
+    pub(super) fn port(&self, range: PageRange) -> Option<u16> {
+        self.ports.get(&range.order())?.get(&range.first()).copied()
     }
 
     /// The port of a page.
@@ -46,11 +46,11 @@ impl PageRoutes {
     }
 
     /// All of them, in the order of their first pages; `home` is their home.
-    pub(super) fn all(&self, home: u16) -> Vec<(PageRun, u16)> {
-        let runs =
+    pub(super) fn all(&self, home: u16) -> Vec<(PageRange, u16)> {
+        let ranges =
             self.ports.iter().flat_map(|(&order, same)| same.iter().map(move |(&first, &port)| (order, first, port)));
-        let mut all: Vec<(PageRun, u16)> =
-            runs.filter_map(|(order, first, port)| Some((PageRun::new(home, first, order).ok()?, port))).collect();
+        let mut all: Vec<(PageRange, u16)> =
+            ranges.filter_map(|(order, first, port)| Some((PageRange::new(home, first, order).ok()?, port))).collect();
         all.sort_unstable();
         all
     }
@@ -62,23 +62,23 @@ mod tests {
 
     #[test]
     fn the_shortest_run_decides() {
-        let run = |first, order| PageRun::new(7, first, order).unwrap();
-        let mut runs = PageRoutes::default();
-        assert_eq!((runs.port_of(5), runs.len()), (None, 0));
+        let range = |first, order| PageRange::new(7, first, order).unwrap();
+        let mut ranges = PageRoutes::default();
+        assert_eq!((ranges.port_of(5), ranges.len()), (None, 0));
         for (first, order, port) in [(0, 36, 1), (0, 3, 2), (4, 1, 3), (5, 0, 4), (8, 3, 5)] {
-            runs.set(run(first, order), port);
+            ranges.set(range(first, order), port);
         }
-        let port = |runs: &PageRoutes, page| runs.port_of(page).unwrap();
-        assert_eq!([0, 3, 4, 5, 6, 7, 8, 16].map(|page| port(&runs, page)), [2, 2, 3, 4, 2, 2, 5, 1]);
-        assert_eq!(port(&runs, (1 << 36) - 1), 1);
-        assert!(runs.drop(run(5, 0)) && !runs.drop(run(5, 0)) && !runs.drop(run(0, 2)));
-        assert_eq!((port(&runs, 5), runs.of_order(3), runs.of_order(0), runs.len()), (3, 2, 0, 4));
-        runs.set(run(4, 1), 9);
+        let port = |ranges: &PageRoutes, page| ranges.port_of(page).unwrap();
+        assert_eq!([0, 3, 4, 5, 6, 7, 8, 16].map(|page| port(&ranges, page)), [2, 2, 3, 4, 2, 2, 5, 1]);
+        assert_eq!(port(&ranges, (1 << 36) - 1), 1);
+        assert!(ranges.drop(range(5, 0)) && !ranges.drop(range(5, 0)) && !ranges.drop(range(0, 2)));
+        assert_eq!((port(&ranges, 5), ranges.of_order(3), ranges.of_order(0), ranges.len()), (3, 2, 0, 4));
+        ranges.set(range(4, 1), 9);
         assert_eq!(
-            runs.all(7),
-            [(run(0, 3), 2), (run(0, 36), 1), (run(4, 1), 9), (run(8, 3), 5)],
-            "what was set for a run before is replaced"
+            ranges.all(7),
+            [(range(0, 3), 2), (range(0, 36), 1), (range(4, 1), 9), (range(8, 3), 5)],
+            "what was set for a range before is replaced"
         );
-        assert_eq!((runs.port(run(4, 1)), runs.port(run(4, 0))), (Some(9), None));
+        assert_eq!((ranges.port(range(4, 1)), ranges.port(range(4, 0))), (Some(9), None));
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use trellis_switch::control::{At, Remote};
 use trellis_switch::lab::{Host, Lab, Plan, space};
-use trellis_switch::{Cluster, Counters, Page, PageRun, RUNS_MAX, Switch};
+use trellis_switch::{Cluster, Counters, PAGE_ROUTES_MAX, Page, PageRange, Switch};
 
 /// Longer than any operation here takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ pub(crate) struct Context {
 /// The number of cases at the same time: most of a case is waiting until the switch has taken effect.
 const AT_ONCE: usize = 3;
 
-/// Runs every case, and fails with the names of the failed ones.
+/// Ranges every case, and fails with the names of the failed ones.
 pub(crate) fn run(name: &str) {
     run_prepared(name, &|_| ());
 }
@@ -96,26 +96,27 @@ pub(crate) fn run_prepared(name: &str, prepare: &(dyn Fn(&mut Context) + Sync)) 
 
 /// Fills the table of page ranges, which would take other switches long.
 pub(crate) fn fills_with_runs(name: &str) {
-    let mut context = Context::new(name, "full of runs");
+    let mut context = Context::new(name, "full of ranges");
     let (home, others) = (context.host("s1").plan().number, context.host("s2").plan().number);
     let (s2, s3) = (context.port("s2"), context.port("s3"));
     // None is adjacent to another, and half belong to another home.
-    let run = |number: u32| {
+    let range = |number: u32| {
         let of = if number.is_multiple_of(2) { home } else { others };
-        PageRun::new(of, u64::from(number) * 2, 0).unwrap()
+        PageRange::new(of, u64::from(number) * 2, 0).unwrap()
     };
-    let full = (0..=RUNS_MAX).find_map(|number| Some(number).zip(context.switch().set_run(run(number), s3).err()));
+    let full = (0..=PAGE_ROUTES_MAX)
+        .find_map(|number| Some(number).zip(context.switch().set_page_route(range(number), s3).err()));
     let (number, error) = full.unwrap();
-    assert_eq!((number, error.is_full()), (RUNS_MAX, true));
+    assert_eq!((number, error.is_full()), (PAGE_ROUTES_MAX, true));
     assert!(error.to_string().contains("the table of page routes has 65536 entries"), "{error}");
-    assert_eq!(context.switch().page_routes(home).unwrap().len(), RUNS_MAX as usize / 2);
+    assert_eq!(context.switch().page_routes(home).unwrap().len(), PAGE_ROUTES_MAX as usize / 2);
     context.goes("c1", context.pointer("s1", READ, 8), "s3");
-    context.goes("c1", context.pointer("s1", READ, 2 * u64::from(RUNS_MAX)), "s1");
-    context.switch().set_run(run(4), s2).unwrap();
+    context.goes("c1", context.pointer("s1", READ, 2 * u64::from(PAGE_ROUTES_MAX)), "s1");
+    context.switch().set_page_route(range(4), s2).unwrap();
     context.goes("c1", context.pointer("s1", READ, 8), "s2");
-    assert!(context.switch().drop_run(run(7)).unwrap());
-    context.switch().set_run(run(RUNS_MAX), s2).unwrap();
-    context.goes("c1", context.pointer("s1", READ, 2 * u64::from(RUNS_MAX)), "s2");
+    assert!(context.switch().drop_page_route(range(7)).unwrap());
+    context.switch().set_page_route(range(PAGE_ROUTES_MAX), s2).unwrap();
+    context.goes("c1", context.pointer("s1", READ, 2 * u64::from(PAGE_ROUTES_MAX)), "s2");
     context.goes("c1", context.pointer("s2", READ, 14), "s2");
 }
 
@@ -131,7 +132,7 @@ pub(crate) fn is_possible(test: &str) -> bool {
 /// Set in a test that runs itself again in a user namespace.
 const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
 
-/// Runs a test in a user namespace, without privileges over the machine; prints if it may not.
+/// Ranges a test in a user namespace, without privileges over the machine; prints if it may not.
 pub(crate) fn without_rights(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();

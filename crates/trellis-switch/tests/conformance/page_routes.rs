@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trellis_switch::{PageRun, Prefix, Redirect, Route};
+use trellis_switch::{PageRange, Prefix, Redirect, Route};
 
 use super::{
     CLONE, COMMIT, CREATE, Case, Context, DIRECT, HELLO, INQUIRE, INVALIDATE, INVALIDATED, PING, READ, RELEASE, RENEW,
@@ -10,29 +10,29 @@ use super::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    ("what is about a page of a run goes to its port", follows),
-    ("of several runs the shortest wins", shortest),
-    ("a run stands over prefixes", over_prefixes),
-    ("who has a run speaks for its pages", speaks),
-    ("leases of a run are its port's", leases),
-    ("redirects stand over runs", redirected),
-    ("runs are gone with the switch", soft),
+    ("what is about a page of a range goes to its port", follows),
+    ("of several ranges the shortest wins", shortest),
+    ("a range stands over prefixes", over_prefixes),
+    ("who has a range speaks for its pages", speaks),
+    ("leases of a range are its port's", leases),
+    ("redirects stand over ranges", redirected),
+    ("ranges are gone with the switch", soft),
 ];
 
 const HOUR: Option<Duration> = Some(Duration::from_secs(3600));
 /// Commands that are about a page.
 const ABOUT_PAGES: [u8; 9] = [READ, 0x02, WRITE, COMMIT, UPDATE, RENEW, RELEASE, CLONE, INVALIDATED];
 
-fn run(context: &Context, server: &str, first: u64, order: u8) -> PageRun {
-    PageRun::new(context.host(server).plan().number, first, order).unwrap()
+fn range(context: &Context, server: &str, first: u64, order: u8) -> PageRange {
+    PageRange::new(context.host(server).plan().number, first, order).unwrap()
 }
 
 fn set(context: &Context, server: &str, (first, order): (u64, u8), to: &str) {
-    context.switch().set_run(run(context, server, first, order), context.port(to)).unwrap();
+    context.switch().set_page_route(range(context, server, first, order), context.port(to)).unwrap();
 }
 
-fn drop_run(context: &Context, server: &str, (first, order): (u64, u8)) -> bool {
-    context.switch().drop_run(run(context, server, first, order)).unwrap()
+fn drop_page_route(context: &Context, server: &str, (first, order): (u64, u8)) -> bool {
+    context.switch().drop_page_route(range(context, server, first, order)).unwrap()
 }
 
 fn follows(context: &mut Context) {
@@ -55,24 +55,28 @@ fn follows(context: &mut Context) {
     set(context, "s1", (8, 3), "s3");
     set(context, "s1", (0, 0), "s2");
     set(context, "s2", (8, 3), "s1");
-    let all = [(run(context, "s1", 0, 0), context.port("s2")), (run(context, "s1", 8, 3), context.port("s3"))];
+    let all = [(range(context, "s1", 0, 0), context.port("s2")), (range(context, "s1", 8, 3), context.port("s3"))];
     assert_eq!(context.switch().page_routes(home).unwrap(), all);
     context.goes("c1", context.pointer("s1", READ, 8), "s3");
     context.goes("c1", context.pointer("s1", READ, 0), "s2");
     context.goes("c1", context.pointer("s2", READ, 8), "s1");
-    assert!(drop_run(context, "s1", (8, 3)));
-    assert!(!drop_run(context, "s1", (8, 3)) && !drop_run(context, "s1", (8, 2)) && !drop_run(context, "s3", (8, 3)));
+    assert!(drop_page_route(context, "s1", (8, 3)));
+    assert!(
+        !drop_page_route(context, "s1", (8, 3))
+            && !drop_page_route(context, "s1", (8, 2))
+            && !drop_page_route(context, "s3", (8, 3))
+    );
     context.goes("c1", context.pointer("s1", READ, 8), "s1");
     context.goes("c1", context.pointer("s1", READ, 0), "s2");
-    assert!(drop_run(context, "s1", (0, 0)));
+    assert!(drop_page_route(context, "s1", (0, 0)));
     context.goes("c1", context.pointer("s1", READ, 0), "s1");
     context.goes("c1", context.pointer("s2", READ, 8), "s1");
     // A port without a host, and an impossible one.
-    context.switch().set_run(run(context, "s1", 8, 3), 900).unwrap();
+    context.switch().set_page_route(range(context, "s1", 8, 3), 900).unwrap();
     context.send("c1", context.request("c1", 1), context.pointer("s1", READ, 9), b"nobody");
     context.goes("c1", context.pointer("s1", READ, 1), "s1");
     assert_eq!(context.counters("c1").no_port, 1);
-    assert!(context.switch().set_run(run(context, "s1", 8, 3), 0).is_err());
+    assert!(context.switch().set_page_route(range(context, "s1", 8, 3), 0).is_err());
 }
 
 fn shortest(context: &mut Context) {
@@ -91,10 +95,10 @@ fn shortest(context: &mut Context) {
     set(context, "s1", (last, 0), "s3");
     lead(context, &[(3, "s3"), (4, "s1"), (5, "s2"), (6, "s1"), (8, "s3"), (last, "s3"), (last - 1, "s2")]);
     // Smaller ones in place of a larger one, and a larger one in place of smaller ones.
-    assert!(drop_run(context, "s1", (5, 0)) && drop_run(context, "s1", (0, 4)));
+    assert!(drop_page_route(context, "s1", (5, 0)) && drop_page_route(context, "s1", (0, 4)));
     lead(context, &[(3, "s2"), (5, "s1"), (8, "s2")]);
     set(context, "s1", (0, 3), "s3");
-    assert!(drop_run(context, "s1", (4, 2)) && drop_run(context, "s1", (0, 36)));
+    assert!(drop_page_route(context, "s1", (4, 2)) && drop_page_route(context, "s1", (0, 36)));
     lead(context, &[(0, "s3"), (7, "s3"), (8, "s1"), (last, "s3"), (last - 1, "s1")]);
 }
 
@@ -118,7 +122,7 @@ fn over_prefixes(context: &mut Context) {
     }
     set(context, "s1", (8, 3), "s1");
     context.goes("c1", context.pointer("s1", READ, 8), "s1");
-    assert!(drop_run(context, "s1", (8, 3)));
+    assert!(drop_page_route(context, "s1", (8, 3)));
     context.goes("c1", context.pointer("s1", READ, 8), "s2");
     for prefix in pages {
         context.switch().drop_prefix(prefix).unwrap();
@@ -144,15 +148,15 @@ fn speaks(context: &mut Context) {
     }
     // For a page range inside another one, answers from the other one's port do not count.
     set(context, "s1", (10, 0), "s3");
-    context.answers("s3", context.pointer("s1", READ, 10), "c1", 9, b"from the run within");
+    context.answers("s3", context.pointer("s1", READ, 10), "c1", 9, b"from the range within");
     context.answers("s1", context.pointer("s1", READ, 10), "c1", 9, b"from the prefix");
-    context.answers("s2", context.pointer("s1", READ, 11), "c1", 9, b"from the run");
+    context.answers("s2", context.pointer("s1", READ, 11), "c1", 9, b"from the range");
     forged(context, "s2", 10);
     // A host that has a page by a redirect, or a copy in a group, may still use its address.
     let redirect = Redirect { port: context.port("c2"), epoch: 1, until: None };
     context.switch().set_redirect(context.page("s1", 10), redirect).unwrap();
     context.answers("c2", context.pointer("s1", READ, 10), "c1", 9, b"from the owner");
-    assert!(drop_run(context, "s1", (10, 0)) && drop_run(context, "s1", (8, 3)));
+    assert!(drop_page_route(context, "s1", (10, 0)) && drop_page_route(context, "s1", (8, 3)));
     forged(context, "s2", 8);
     forged(context, "s3", 10);
     context.answers("s1", context.pointer("s1", READ, 8), "c1", 9, b"from home");
@@ -188,7 +192,7 @@ fn leases(context: &mut Context) {
     context.goes("c1", context.pointer("s1", READ, 10), "c3");
     context.goes("c3", context.pointer("s1", COMMIT, 10), "s3");
     context.answers("s3", context.pointer("s1", UPDATE, 10), "c3", 82, &header(0, 82, 6));
-    assert!(drop_run(context, "s1", (8, 3)));
+    assert!(drop_page_route(context, "s1", (8, 3)));
     context.goes("c1", context.pointer("s1", READ, 10), "c3");
     context.goes("c3", context.pointer("s1", COMMIT, 10), "s1");
 }
@@ -214,7 +218,7 @@ fn redirected(context: &mut Context) {
     assert!(context.switch().set_redirect(page, redirect(context, "c2")).unwrap());
     context.goes("c1", context.pointer("s1", READ, 9), "c2");
     assert_eq!(context.counters("c1").redirected, before.redirected + 1);
-    assert!(drop_run(context, "s1", (8, 3)));
+    assert!(drop_page_route(context, "s1", (8, 3)));
     context.goes("c1", context.pointer("s1", READ, 9), "c2");
     context.goes("c2", context.pointer("s1", READ, 9), "s1");
     set(context, "s1", (9, 0), "s3");

@@ -40,6 +40,7 @@
 //! crate `trellis-cluster` it also needs an entry in `LinkKind`, its arm in `join::make_link`, and its rules in
 //! `config::checks`.
 
+mod acceptor_thread;
 mod addresses;
 pub(crate) mod admission;
 pub(crate) mod descriptors;

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -63,7 +63,7 @@ pub fn agent(_: &AgentArguments) -> Ending {
     let signals = Signals::block()?;
     descendants::adopt_orphans();
     let guard = Guard::start()?;
-    for descriptor in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
+    for descriptor in [rustix::stdio::stdin(), rustix::stdio::stdout()] {
         set_non_blocking(descriptor);
     }
     let mut agent = Agent::new(&signals, &guard);
@@ -476,7 +476,7 @@ impl<'a> Agent<'a> {
             let (running, status) = command.start()?;
             self.guard.watch_group(running.pid);
             let streams = [running.stdout, running.stderr];
-            streams.iter().flatten().for_each(|pipe| set_non_blocking(pipe.as_raw_fd()));
+            streams.iter().flatten().for_each(set_non_blocking);
             self.inputs.extend(running.stdin.map(InputPipe::new));
             self.nodes.push(Node { number, pid: running.pid, status, streams, is_running: true });
         }

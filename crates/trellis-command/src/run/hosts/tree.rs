@@ -7,7 +7,7 @@
 //! does not keep the others waiting. When the host in the middle is gone, the agents behind it see the end of their input.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use rustix::event::PollFlags;
@@ -43,7 +43,7 @@ pub(super) fn carried(mut command: Command) -> std::io::Result<Running> {
     child::bind(&mut command, Vec::new());
     let running: Running = command.spawn()?.into();
     for pipe in [&running.stdin, &running.stdout, &running.stderr].into_iter().flatten() {
-        set_non_blocking(pipe.as_raw_fd());
+        set_non_blocking(pipe);
     }
     Ok(running)
 }

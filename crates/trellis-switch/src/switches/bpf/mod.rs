@@ -17,10 +17,10 @@ use aya::maps::{Array, HashMap as Table, LpmTrie, Map, MapData, MapError, PerCpu
 
 use attachment::Form;
 
-use crate::address::{self, Cluster, Page, PageRun, Prefix};
+use crate::address::{self, Cluster, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
-use crate::entries::{Group, RUNS_MAX, Redirect, Route, Rule};
+use crate::entries::{Group, PAGE_ROUTES_MAX, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
 use crate::layout;
@@ -61,7 +61,7 @@ struct Tables {
     ports: Array<MapData, PortBytes>,
     homes: Array<MapData, RouteBytes>,
     prefixes: LpmTrie<MapData, [u8; layout::ADDRESS_BYTES], RouteBytes>,
-    runs: LpmTrie<MapData, [u8; layout::RUN_BYTES], u32>,
+    page_routes: LpmTrie<MapData, [u8; layout::PAGE_RANGE_BYTES], u32>,
     redirects: Table<MapData, u64, RedirectBytes>,
     groups: Array<MapData, [u8; layout::GROUP_BYTES]>,
     rules: Table<MapData, u32, u32>,
@@ -114,7 +114,7 @@ fn locked(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
     tables.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until the alarm is dropped.
+/// Ranges until the alarm is dropped.
 fn sweep_when_full(tables: &Mutex<Tables>, ringing: &sys::Ringing) {
     let mut known = 0;
     while sys::wait_readable(&[ringing.as_fd()], Some(LOOK)).is_empty() {
@@ -137,7 +137,7 @@ impl Tables {
             ports: table(program, "ports")?,
             homes: table(program, "homes")?,
             prefixes: table(program, "prefixes")?,
-            runs: table(program, "runs")?,
+            page_routes: table(program, "page_routes")?,
             redirects: table(program, "redirects")?,
             groups: table(program, "groups")?,
             rules: table(program, "rules")?,
@@ -191,7 +191,7 @@ impl Tables {
 
     /// The flag in a home's routes that it has page ranges.
     fn runs_flag(&self, home: u16) -> u16 {
-        if self.known.page_routes.contains_key(&home) { layout::ROUTE_HAS_RUNS } else { 0 }
+        if self.known.page_routes.contains_key(&home) { layout::ROUTE_HAS_PAGES } else { 0 }
     }
 
     /// Writes the longer prefixes of a home, which belong to its group and contain the flag for page ranges.
@@ -307,9 +307,9 @@ fn trie_key(prefix: Prefix) -> Key<[u8; layout::ADDRESS_BYTES]> {
     Key::new(u32::from(prefix.bits()), prefix.address().octets())
 }
 
-fn run_key(run: PageRun) -> Key<[u8; layout::RUN_BYTES]> {
-    let page = Page { home: run.home(), number: run.first() << layout::PAGE_SHIFT };
-    Key::new(layout::RUN_BITS - u32::from(run.order()), page.key().to_be_bytes())
+fn page_range_key(range: PageRange) -> Key<[u8; layout::PAGE_RANGE_BYTES]> {
+    let page = Page { home: range.home(), number: range.first() << layout::PAGE_SHIFT };
+    Key::new(layout::PAGE_RANGE_BITS - u32::from(range.order()), page.key().to_be_bytes())
 }
 
 /// The page and the port of a key.
@@ -344,7 +344,7 @@ fn map_error(table: &'static str, error: &MapError) -> SwitchError {
         MapError::SyscallError(call) if matches!(call.io_error.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC)) => {
             match table {
                 "rules" => full(layout::RULES_MAX, "drop some"),
-                "runs" => switches::no_room_for_run(NAME),
+                "page_routes" => switches::no_room_for_page_route(NAME),
                 _ => full(layout::PREFIXES_MAX, "drop some"),
             }
         }
@@ -406,17 +406,22 @@ impl Switch for Bpf {
         Ok(was_there)
     }
 
-    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+    fn set_page_route(&self, range: PageRange, port: u16) -> Result<(), SwitchError> {
         switches::check_port(NAME, port)?;
         let mut tables = self.tables();
-        let home = run.home();
-        let is_there = tables.known.page_routes.get(&home).is_some_and(|runs| runs.port(run).is_some());
-        if !is_there && tables.known.page_routes.values().map(PageRoutes::len).sum::<usize>() >= RUNS_MAX as usize {
-            return Err(switches::no_room_for_run(NAME));
+        let home = range.home();
+        let is_there = tables.known.page_routes.get(&home).is_some_and(|ranges| ranges.port(range).is_some());
+        if !is_there
+            && tables.known.page_routes.values().map(PageRoutes::len).sum::<usize>() >= PAGE_ROUTES_MAX as usize
+        {
+            return Err(switches::no_room_for_page_route(NAME));
         }
-        tables.runs.insert(&run_key(run), u32::from(port), ANY).map_err(|error| map_error("runs", &error))?;
+        tables
+            .page_routes
+            .insert(&page_range_key(range), u32::from(port), ANY)
+            .map_err(|error| map_error("page_routes", &error))?;
         let is_first = !tables.known.page_routes.contains_key(&home);
-        tables.known.page_routes.entry(home).or_default().set(run, port);
+        tables.known.page_routes.entry(home).or_default().set(range, port);
         if !is_first {
             return Ok(());
         }
@@ -428,13 +433,13 @@ impl Switch for Bpf {
         said
     }
 
-    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+    fn drop_page_route(&self, range: PageRange) -> Result<bool, SwitchError> {
         let mut tables = self.tables();
-        let home = run.home();
-        removed(tables.runs.remove(&run_key(run))).map_err(|error| map_error("runs", &error))?;
-        let Some(runs) = tables.known.page_routes.get_mut(&home) else { return Ok(false) };
-        let was_there = runs.drop(run);
-        if runs.len() == 0 {
+        let home = range.home();
+        removed(tables.page_routes.remove(&page_range_key(range))).map_err(|error| map_error("page_routes", &error))?;
+        let Some(ranges) = tables.known.page_routes.get_mut(&home) else { return Ok(false) };
+        let was_there = ranges.drop(range);
+        if ranges.len() == 0 {
             tables.known.page_routes.remove(&home);
             tables.write_home(home)?;
             tables.write_longer(home)?;
@@ -442,8 +447,8 @@ impl Switch for Bpf {
         Ok(was_there)
     }
 
-    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
-        Ok(self.tables().known.page_routes.get(&home).map(|runs| runs.all(home)).unwrap_or_default())
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRange, u16)>, SwitchError> {
+        Ok(self.tables().known.page_routes.get(&home).map(|ranges| ranges.all(home)).unwrap_or_default())
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
@@ -610,12 +615,12 @@ mod tests {
 
     #[test]
     fn keys_of_runs_and_hot_pages_are_what_the_program_makes_of_an_address() {
-        let run = PageRun::new(0x1001, 0x1_2345_6780, 4).unwrap();
-        let key = run_key(run);
-        let address = Cluster::new(1).address(0x1001, 0, 0, run.first() << layout::PAGE_SHIFT).octets();
+        let range = PageRange::new(0x1001, 0x1_2345_6780, 4).unwrap();
+        let key = page_range_key(range);
+        let address = Cluster::new(1).address(0x1001, 0, 0, range.first() << layout::PAGE_SHIFT).octets();
         let bytes = [&address[layout::ADDRESS_HOME_AT..][..2], &address[layout::ADDRESS_OFFSET_AT..]].concat();
         assert_eq!((key.prefix_len(), key.data().as_slice()), (48, bytes.as_slice()));
-        assert_eq!(run_key(PageRun::new(7, 0, PAGE_BITS).unwrap()).prefix_len(), 16);
+        assert_eq!(page_range_key(PageRange::new(7, 0, PAGE_BITS).unwrap()).prefix_len(), 16);
         let page = Page { home: 0xffff, number: (1 << PAGE_BITS) - 1 };
         for port in [1, 0x3ff] {
             assert_eq!(hot_of(page.key() | u64::from(port) << layout::HOT_PORT_SHIFT), (page, port));

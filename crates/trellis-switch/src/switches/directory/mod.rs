@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use crate::address::{self, Classes, Cluster, Page, PageRun, Prefix};
-use crate::entries::{Group, RUNS_MAX, Route};
+use crate::address::{self, Classes, Cluster, Page, PageRange, Prefix};
+use crate::entries::{Group, PAGE_ROUTES_MAX, Route};
 use crate::layout;
 use crate::observed::{Counters, Event, EventKind};
 use crate::switches::page_routes::PageRoutes;
@@ -203,9 +203,9 @@ impl Directory {
         let home = self.homes.get(&address::home(packet.source))?;
         let page = Page::of(packet.source);
         let memory = home.route.filter(|&route| is_pointer(route, packet.source));
-        let run = memory.and_then(|_| home.page_routes.port_of(page.number));
+        let range = memory.and_then(|_| home.page_routes.port_of(page.number));
         // The previous home of a page may still send, but only the current one's answers count.
-        let may_teach = run.is_none_or(|port| port == packet.in_port);
+        let may_teach = range.is_none_or(|port| port == packet.in_port);
         if let Some(route) = home.route.filter(|route| route.port == packet.in_port) {
             return Some(may_teach && is_pointer(route, packet.source));
         }
@@ -213,7 +213,7 @@ impl Directory {
             return Some(may_teach && is_pointer(route, packet.source));
         }
         memory?;
-        if run == Some(packet.in_port) {
+        if range == Some(packet.in_port) {
             return Some(true);
         }
         let redirect = self.redirects.get(&page.key());
@@ -425,42 +425,42 @@ impl Directory {
     }
 
     /// Whether a page range exists, or there is room for it.
-    pub(in crate::switches) fn has_room_for(&self, run: PageRun) -> bool {
-        let is_there = self.homes.get(&run.home()).is_some_and(|home| home.page_routes.port(run).is_some());
-        is_there || self.homes.values().map(|home| home.page_routes.len()).sum::<usize>() < RUNS_MAX as usize
+    pub(in crate::switches) fn has_room_for(&self, range: PageRange) -> bool {
+        let is_there = self.homes.get(&range.home()).is_some_and(|home| home.page_routes.port(range).is_some());
+        is_there || self.homes.values().map(|home| home.page_routes.len()).sum::<usize>() < PAGE_ROUTES_MAX as usize
     }
 
-    pub(in crate::switches) fn set_run(&mut self, run: PageRun, port: u16) {
-        self.homes.entry(run.home()).or_default().page_routes.set(run, port);
+    pub(in crate::switches) fn set_page_route(&mut self, range: PageRange, port: u16) {
+        self.homes.entry(range.home()).or_default().page_routes.set(range, port);
     }
 
-    pub(in crate::switches) fn drop_run(&mut self, run: PageRun) -> bool {
-        self.homes.get_mut(&run.home()).is_some_and(|home| home.page_routes.drop(run))
+    pub(in crate::switches) fn drop_page_route(&mut self, range: PageRange) -> bool {
+        self.homes.get_mut(&range.home()).is_some_and(|home| home.page_routes.drop(range))
     }
 
     /// The page ranges of a home, in order.
-    pub(in crate::switches) fn page_routes(&self, home: u16) -> Vec<(PageRun, u16)> {
+    pub(in crate::switches) fn page_routes(&self, home: u16) -> Vec<(PageRange, u16)> {
         self.homes.get(&home).map(|found| found.page_routes.all(home)).unwrap_or_default()
     }
 
     /// The page ranges of all homes.
     #[cfg(feature = "openflow")]
-    pub(in crate::switches) fn all_runs(&self) -> impl Iterator<Item = PageRun> {
-        self.homes.iter().flat_map(|(&home, found)| found.page_routes.all(home)).map(|(run, _)| run)
+    pub(in crate::switches) fn all_runs(&self) -> impl Iterator<Item = PageRange> {
+        self.homes.iter().flat_map(|(&home, found)| found.page_routes.all(home)).map(|(range, _)| range)
     }
 
     /// The port that was set for exactly this page range.
-    pub(in crate::switches) fn port_of_run(&self, run: PageRun) -> Option<u16> {
-        self.homes.get(&run.home())?.page_routes.port(run)
+    pub(in crate::switches) fn port_of_range(&self, range: PageRange) -> Option<u16> {
+        self.homes.get(&range.home())?.page_routes.port(range)
     }
 
     /// The number of page ranges of an order, of all homes.
-    pub(in crate::switches) fn runs_of_order(&self, order: u8) -> usize {
+    pub(in crate::switches) fn ranges_of_order(&self, order: u8) -> usize {
         self.homes.values().map(|home| home.page_routes.of_order(order)).sum()
     }
 
     /// The number of page ranges of a home.
-    pub(in crate::switches) fn runs_of_home(&self, home: u16) -> usize {
+    pub(in crate::switches) fn ranges_of_home(&self, home: u16) -> usize {
         self.homes.get(&home).map_or(0, |home| home.page_routes.len())
     }
 

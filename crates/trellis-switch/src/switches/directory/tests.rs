@@ -212,18 +212,18 @@ fn what_ended_unseen_is_reported_once() {
 #[test]
 fn where_a_run_has_the_page_only_its_port_teaches() {
     let mut directory = directory();
-    let run = PageRun::new(SERVER, 4, 2).unwrap();
+    let range = PageRange::new(SERVER, 4, 2).unwrap();
     let page = Page { home: SERVER, number: 5 };
     let answer =
         |epoch| frame(pointer(layout::COMMAND_UPDATE, 5), request_of(CLIENT, 7), &header(layout::STATUS_OK, 7, epoch));
     let known = |directory: &Directory| directory.redirect(page, 0).map(|entry| (entry.port, entry.epoch));
     assert_eq!(goes(&mut directory, 2, &answer(9), 0), None);
-    directory.set_run(run, 2);
+    directory.set_page_route(range, 2);
     assert_eq!(goes(&mut directory, 3, &answer(9), 0), Some(1));
     assert_eq!(known(&directory), None);
     assert_eq!(goes(&mut directory, 2, &answer(9), 0), Some(1));
     assert_eq!(known(&directory), Some((1, 9)));
-    assert!(directory.drop_run(run));
+    assert!(directory.drop_page_route(range));
     assert_eq!((goes(&mut directory, 2, &answer(10), 0), goes(&mut directory, 3, &answer(10), 0)), (None, Some(1)));
     assert_eq!(known(&directory), Some((1, 10)));
     let counters = directory.counters(2);
@@ -233,7 +233,7 @@ fn where_a_run_has_the_page_only_its_port_teaches() {
 #[test]
 fn a_redirect_to_the_port_of_a_run_is_a_delivery() {
     let mut directory = directory();
-    directory.set_run(PageRun::new(SERVER, 4, 2).unwrap(), 2);
+    directory.set_page_route(PageRange::new(SERVER, 4, 2).unwrap(), 2);
     let page = Page { home: SERVER, number: 5 };
     let read = |page| frame(request_of(CLIENT, 7), pointer(0x01, page), &[]);
     for (port, delivered, redirected) in [(2, 1, 0), (3, 1, 1)] {

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::address::{Cluster, Page, PageRun, Prefix};
+use crate::address::{Cluster, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
@@ -104,16 +104,16 @@ impl Switch for Nft {
         self.tables().drop_prefix(prefix)
     }
 
-    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+    fn set_page_route(&self, range: PageRange, port: u16) -> Result<(), SwitchError> {
         switches::check_port(NAME, port)?;
-        self.tables().set_run(run, port)
+        self.tables().set_page_route(range, port)
     }
 
-    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
-        self.tables().drop_run(run)
+    fn drop_page_route(&self, range: PageRange) -> Result<bool, SwitchError> {
+        self.tables().drop_page_route(range)
     }
 
-    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRange, u16)>, SwitchError> {
         Ok(self.tables().page_routes(home))
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use super::expressions::{Rule, clear_chain, counter};
 use super::netlink::{Attributes, Changes, FLAG_CREATE, kind};
-use crate::address::{PAGE_BITS, Page, PageRun, Prefix};
+use crate::address::{PAGE_BITS, Page, PageRange, Prefix};
 use crate::entries::CLONES_MAX;
 use crate::layout;
 
@@ -50,7 +50,7 @@ pub(super) const PLAIN: &str = "plain";
 /// Homes that have longer prefixes.
 pub(super) const HAS_LONGER: &str = "has-longer";
 /// Homes that have page ranges.
-pub(super) const HAS_RUNS: &str = "has-runs";
+pub(super) const HAS_PAGE_ROUTES: &str = "has-page-routes";
 /// Page: port.
 pub(super) const REDIRECTS: &str = "redirects";
 /// Page and interface. It counts requests.
@@ -111,8 +111,8 @@ pub(super) fn longer(bits: u8) -> String {
 }
 
 /// The map of page ranges of an order.
-pub(super) fn runs(order: u8) -> String {
-    format!("runs-{order}")
+pub(super) fn ranges(order: u8) -> String {
+    format!("ranges-{order}")
 }
 
 /// The map of the copies with this index.
@@ -149,8 +149,8 @@ pub(super) mod key {
         Some(Page { home: u16::from_be_bytes([key[0], key[1]]), number: offset >> layout::PAGE_SHIFT })
     }
 
-    pub(in crate::switches::nft) fn run(run: PageRun) -> [u8; 12] {
-        page(Page { home: run.home(), number: run.first() })
+    pub(in crate::switches::nft) fn range(range: PageRange) -> [u8; 12] {
+        page(Page { home: range.home(), number: range.first() })
     }
 
     pub(in crate::switches::nft) fn prefix(prefix: Prefix) -> [u8; 16] {
@@ -225,7 +225,7 @@ pub(super) fn make_tables(changes: &mut Changes, redirects_max: u32) {
         table(MEMORY, 4, Some(4), 2 * layout::HOMES),
         table(PLAIN, 4, Some(4), 2 * layout::HOMES),
         table(HAS_LONGER, 4, None, 0),
-        table(HAS_RUNS, 4, None, 0),
+        table(HAS_PAGE_ROUTES, 4, None, 0),
         table(RULES, 12, None, 0),
         table(SIDE_OF_INTERFACE, 4, Some(4), ports),
         table(SIDE_OF_PORT, 4, Some(4), ports),
@@ -255,7 +255,7 @@ pub(super) fn make_longer(changes: &mut Changes, bits: u8) {
 
 /// Creates the map of page ranges of an order.
 pub(super) fn make_runs(changes: &mut Changes, order: u8) {
-    let name = runs(order);
+    let name = ranges(order);
     let table = Table { name: &name, key_bytes: PAGE_MASK.len(), value_bytes: Some(4), flags: 0, size: 0 };
     make(changes, 2000 + u32::from(order), &table);
 }
@@ -292,10 +292,10 @@ pub(super) fn pair_for(key: &[u8], value: &[u8], milliseconds: Option<u64>) -> A
 
 const SOURCE: &str = "source";
 const SOURCE_LONGER: &str = "source-longer";
-const SOURCE_RUNS: &str = "source-runs";
+const SOURCE_PAGE_ROUTES: &str = "source-page-routes";
 const ROUTE: &str = "route";
 const REQUEST: &str = "request";
-const REQUEST_RUNS: &str = "request-runs";
+const REQUEST_PAGE_ROUTES: &str = "request-page-routes";
 const ALLOWED: &str = "allowed";
 const PAGE: &str = "page";
 const OWNED: &str = "owned";
@@ -307,10 +307,10 @@ const LEAVE_REDIRECTED: &str = "leave-redirected";
 const CHAINS: [&str; 13] = [
     SOURCE,
     SOURCE_LONGER,
-    SOURCE_RUNS,
+    SOURCE_PAGE_ROUTES,
     ROUTE,
     REQUEST,
-    REQUEST_RUNS,
+    REQUEST_PAGE_ROUTES,
     ALLOWED,
     PAGE,
     OWNED,
@@ -353,10 +353,10 @@ pub(super) fn shape(changes: &mut Changes, shape: &Shape) {
     let all = [
         (SOURCE, source(shape)),
         (SOURCE_LONGER, source_longer(shape)),
-        (SOURCE_RUNS, source_runs(shape)),
+        (SOURCE_PAGE_ROUTES, source_page_routes(shape)),
         (ROUTE, route(shape)),
         (REQUEST, request(shape)),
-        (REQUEST_RUNS, request_runs(shape)),
+        (REQUEST_PAGE_ROUTES, request_page_routes(shape)),
         (ALLOWED, allowed()),
         (PAGE, page(shape)),
         (OWNED, owned(shape)),
@@ -406,11 +406,11 @@ fn longer_of(address_at: usize, bits: u8) -> Rule {
 /// The port of the page range of this order that contains the page of an address.
 fn run_of(address_at: usize, order: u8) -> Rule {
     let rule = Rule::new().load(address_at + layout::ADDRESS_HOME_AT, PAGE_MASK.len(), 0);
-    rule.mask(0, &run_mask(order)).find(&runs(order), 0, 3)
+    rule.mask(0, &range_mask(order)).find(&ranges(order), 0, 3)
 }
 
 /// The mask of the home and of the page bits that are common to a page range of this order.
-fn run_mask(order: u8) -> [u8; 12] {
+fn range_mask(order: u8) -> [u8; 12] {
     key::page(Page { home: u16::MAX, number: (1 << PAGE_BITS) - (1 << order) })
 }
 
@@ -428,8 +428,8 @@ fn source(shape: &Shape) -> Vec<Rule> {
         rules.push(home().among(HAS_LONGER, 0).jump(SOURCE_LONGER));
     }
     if !shape.orders.is_empty() {
-        let has_runs = is_pointer().load(SOURCE_AT + layout::ADDRESS_HOME_AT, 2, 0).among(HAS_RUNS, 0);
-        rules.push(has_runs.jump(SOURCE_RUNS));
+        let has_page_routes = is_pointer().load(SOURCE_AT + layout::ADDRESS_HOME_AT, 2, 0).among(HAS_PAGE_ROUTES, 0);
+        rules.push(has_page_routes.jump(SOURCE_PAGE_ROUTES));
     }
     rules.push(page_of(is_pointer(), SOURCE_AT).find(REDIRECTS, 0, 3).interface(4).among(SAME, 3).goto(ROUTE));
     if shape.copies > 0 {
@@ -451,7 +451,7 @@ fn source_longer(shape: &Shape) -> Vec<Rule> {
 }
 
 /// The smallest page range decides, whichever port it gives.
-fn source_runs(shape: &Shape) -> Vec<Rule> {
+fn source_page_routes(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     for &order in &shape.orders {
         rules.push(run_of(SOURCE_AT, order).interface(4).among(SAME, 3).goto(ROUTE));
@@ -481,16 +481,17 @@ fn route(shape: &Shape) -> Vec<Rule> {
 fn request(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     if !shape.orders.is_empty() {
-        let has_runs = || Rule::new().load(DESTINATION_AT + layout::ADDRESS_HOME_AT, 2, 0).among(HAS_RUNS, 0);
-        rules.push(command(has_runs(), 1).mask(1, &CLASS_MASK).among(PAGED, 1).jump(REQUEST_RUNS));
-        rules.push(command(has_runs(), 1).mask(1, &COPY_MASK).equals(1, &COPY).jump(REQUEST_RUNS));
+        let has_page_routes =
+            || Rule::new().load(DESTINATION_AT + layout::ADDRESS_HOME_AT, 2, 0).among(HAS_PAGE_ROUTES, 0);
+        rules.push(command(has_page_routes(), 1).mask(1, &CLASS_MASK).among(PAGED, 1).jump(REQUEST_PAGE_ROUTES));
+        rules.push(command(has_page_routes(), 1).mask(1, &COPY_MASK).equals(1, &COPY).jump(REQUEST_PAGE_ROUTES));
     }
     rules.extend(if shape.has_rules { operators_rules() } else { allowed() });
     rules
 }
 
 /// A request about a page in page ranges goes to the port of the smallest one.
-fn request_runs(shape: &Shape) -> Vec<Rule> {
+fn request_page_routes(shape: &Shape) -> Vec<Rule> {
     let marks = |&order| run_of(DESTINATION_AT, order).set_mark(3).come_back();
     shape.orders.iter().map(marks).collect()
 }
@@ -615,9 +616,9 @@ mod tests {
         assert_eq!(masked(&PAGE_MASK), key::page(Page::of(address)));
         assert_eq!(key::page_of(&key::page(Page::of(address))), Some(Page::of(address)));
         assert_eq!(key::page_of(&[0; 11]), None);
-        let run = PageRun::new(0x1001, 0x0_1234_5670, 4).unwrap();
-        assert_eq!(masked(&run_mask(4)), key::run(run));
-        assert_eq!((run_mask(0), &run_mask(PAGE_BITS)[2..]), (PAGE_MASK, [0; 10].as_slice()));
+        let range = PageRange::new(0x1001, 0x0_1234_5670, 4).unwrap();
+        assert_eq!(masked(&range_mask(4)), key::range(range));
+        assert_eq!((range_mask(0), &range_mask(PAGE_BITS)[2..]), (PAGE_MASK, [0; 10].as_slice()));
         assert_eq!(masked(&KIND_MASK), key::kind(0x1001, false));
         let request = Cluster::new(1).address(0x1001, 0xb0, 0x31, 7).octets();
         let masked: Vec<u8> = request[4..].iter().zip(&KIND_MASK).map(|(byte, mask)| byte & mask).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::NAME;
 use super::netlink::{self, Changes, Conversation, FLAG_CREATE, Subscription, kind};
 use super::ruleset::{self, DESTINATION_AT, SOURCE_AT, Shape, key};
-use crate::address::{self, Classes, Page, PageRun, Prefix};
+use crate::address::{self, Classes, Page, PageRange, Prefix};
 use crate::clock;
 use crate::entries::{Group, Port, Route, Rule};
 use crate::error::SwitchError;
@@ -139,8 +139,8 @@ impl Tables {
             ruleset::shape(&mut changes, &shape);
         }
         let longer = self.shape.lengths.difference(&shape.lengths).map(|&bits| ruleset::longer(bits));
-        let runs = self.shape.orders.difference(&shape.orders).map(|&order| ruleset::runs(order));
-        for map in longer.chain(runs) {
+        let ranges = self.shape.orders.difference(&shape.orders).map(|&order| ruleset::ranges(order));
+        for map in longer.chain(ranges) {
             changes.message(kind::DELETE_SET, 0, |message| message.text(2, &map));
         }
         self.carry_out(&changes, attempt)?;
@@ -288,42 +288,42 @@ impl Tables {
         Ok(self.directory.drop_prefix(prefix))
     }
 
-    pub(super) fn set_run(&mut self, run: PageRun, port: u16) -> Result<(), SwitchError> {
-        if !self.directory.has_room_for(run) {
-            return Err(switches::no_room_for_run(NAME));
+    pub(super) fn set_page_route(&mut self, range: PageRange, port: u16) -> Result<(), SwitchError> {
+        if !self.directory.has_room_for(range) {
+            return Err(switches::no_room_for_page_route(NAME));
         }
         let mut shape = self.shape.clone();
-        shape.orders.insert(run.order());
-        self.change(&format!("route {run}"), shape, |changes, _| {
-            let name = ruleset::runs(run.order());
-            take(changes, &name, &key::run(run));
-            map(changes, &name, &key::run(run), &key::number(u32::from(port)));
-            take(changes, ruleset::HAS_RUNS, &key::home(run.home()));
-            put(changes, ruleset::HAS_RUNS, &key::home(run.home()));
+        shape.orders.insert(range.order());
+        self.change(&format!("route {range}"), shape, |changes, _| {
+            let name = ruleset::ranges(range.order());
+            take(changes, &name, &key::range(range));
+            map(changes, &name, &key::range(range), &key::number(u32::from(port)));
+            take(changes, ruleset::HAS_PAGE_ROUTES, &key::home(range.home()));
+            put(changes, ruleset::HAS_PAGE_ROUTES, &key::home(range.home()));
         })?;
-        self.directory.set_run(run, port);
+        self.directory.set_page_route(range, port);
         Ok(())
     }
 
-    pub(super) fn drop_run(&mut self, run: PageRun) -> Result<bool, SwitchError> {
-        if self.directory.port_of_run(run).is_none() {
+    pub(super) fn drop_page_route(&mut self, range: PageRange) -> Result<bool, SwitchError> {
+        if self.directory.port_of_range(range).is_none() {
             return Ok(false);
         }
         let mut shape = self.shape.clone();
-        if self.directory.runs_of_order(run.order()) == 1 {
-            shape.orders.remove(&run.order());
+        if self.directory.ranges_of_order(range.order()) == 1 {
+            shape.orders.remove(&range.order());
         }
-        let is_last = self.directory.runs_of_home(run.home()) == 1;
-        self.change(&format!("forget the route of {run}"), shape, |changes, _| {
-            take(changes, &ruleset::runs(run.order()), &key::run(run));
+        let is_last = self.directory.ranges_of_home(range.home()) == 1;
+        self.change(&format!("forget the route of {range}"), shape, |changes, _| {
+            take(changes, &ruleset::ranges(range.order()), &key::range(range));
             if is_last {
-                take(changes, ruleset::HAS_RUNS, &key::home(run.home()));
+                take(changes, ruleset::HAS_PAGE_ROUTES, &key::home(range.home()));
             }
         })?;
-        Ok(self.directory.drop_run(run))
+        Ok(self.directory.drop_page_route(range))
     }
 
-    pub(super) fn page_routes(&self, home: u16) -> Vec<(PageRun, u16)> {
+    pub(super) fn page_routes(&self, home: u16) -> Vec<(PageRange, u16)> {
         self.directory.page_routes(home)
     }
 

@@ -36,7 +36,7 @@ use ovs::Ovs;
 use pipeline::{Plug, Plugs};
 use state::{State, Unit};
 
-use crate::address::{Cluster, HOME_BITS, Page, PageRun, Prefix};
+use crate::address::{Cluster, HOME_BITS, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -293,7 +293,7 @@ impl OpenFlow {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an attempt over the connection, and again over the next one if it ends; all of them together have the time of
+    /// Ranges an attempt over the connection, and again over the next one if it ends; all of them together have the time of
     /// [`CONNECTION`].
     fn over_line<T>(&self, mut attempt: impl FnMut(&Line) -> Result<T, Trouble>) -> Result<T, SwitchError> {
         let began = Instant::now();
@@ -505,32 +505,32 @@ impl Switch for OpenFlow {
         })
     }
 
-    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+    fn set_page_route(&self, range: PageRange, port: u16) -> Result<(), SwitchError> {
         switches::check_port(NAME, port)?;
         let done = self.change(|state, bodies| {
-            if !state.directory.has_room_for(run) {
-                return Err(switches::no_room_for_run(NAME));
+            if !state.directory.has_room_for(range) {
+                return Err(switches::no_room_for_page_route(NAME));
             }
-            state.directory.set_run(run, port);
-            state.show_run(run, bodies, clock::ticks_now());
+            state.directory.set_page_route(range, port);
+            state.show_range(range, bodies, clock::ticks_now());
             Ok(())
         });
         if done.as_ref().is_err_and(SwitchError::is_full) {
             // The switch may have accepted some of its flows.
-            self.drop_run(run)?;
+            self.drop_page_route(range)?;
         }
         done
     }
 
-    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+    fn drop_page_route(&self, range: PageRange) -> Result<bool, SwitchError> {
         self.change(|state, bodies| {
-            let was_there = state.directory.drop_run(run);
-            state.show_run(run, bodies, clock::ticks_now());
+            let was_there = state.directory.drop_page_route(range);
+            state.show_range(range, bodies, clock::ticks_now());
             Ok(was_there)
         })
     }
 
-    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRange, u16)>, SwitchError> {
         Ok(self.shared.state().directory.page_routes(home))
     }
 

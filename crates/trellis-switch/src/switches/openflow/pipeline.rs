@@ -10,18 +10,18 @@ use super::codec::{
     Action, Body, Bucket, Field, FlowCommand, FlowMod, GroupCommand, GroupMod, Instruction, Match, TELL_REMOVED, WHOLE,
     port,
 };
-use crate::address::{Classes, Cluster, HOME_BITS, PAGE_BITS, Page, PageRun, Prefix};
+use crate::address::{Classes, Cluster, HOME_BITS, PAGE_BITS, Page, PageRange, Prefix};
 use crate::entries::Route;
 use crate::layout;
 
 /// The tables.
 const ADMISSION: u8 = 0;
 const SOURCE: u8 = 1;
-const SOURCE_RUNS: u8 = 2;
+const SOURCE_PAGE_ROUTES: u8 = 2;
 const BEHALF: u8 = 3;
 const ROUTE: u8 = 4;
 const ANSWERS: u8 = 5;
-const RUNS: u8 = 6;
+const PAGE_ROUTES: u8 = 6;
 const RULES: u8 = 7;
 const CLASS: u8 = 8;
 const HOT: u8 = 9;
@@ -291,9 +291,9 @@ pub(super) fn out_actions(plug: &Plug, in_port: u32) -> Vec<Action> {
 /// Everything that depends only on ports: admission, sides, counting.
 pub(super) fn frame(cluster: Cluster, plugs: &Plugs) -> Wanted {
     let mut flows = vec![
-        Flow::new(SOURCE, 0, Match::any()).goes_to(SOURCE_RUNS),
-        Flow::new(SOURCE_RUNS, 0, Match::any()).goes_to(BEHALF),
-        Flow::new(RUNS, 0, Match::any()).goes_to(RULES),
+        Flow::new(SOURCE, 0, Match::any()).goes_to(SOURCE_PAGE_ROUTES),
+        Flow::new(SOURCE_PAGE_ROUTES, 0, Match::any()).goes_to(BEHALF),
+        Flow::new(PAGE_ROUTES, 0, Match::any()).goes_to(RULES),
         Flow::new(ANSWERS, 0, Match::any()).goes_to(PLUGGED),
         Flow::new(CLASS, 0, Match::any()).goes_to(PLUGGED),
         Flow::new(HOT, 0, Match::any()).goes_to(PAGE),
@@ -394,7 +394,7 @@ fn speakers(flows: &mut Vec<Flow>, plugs: &Plugs, prefix: Prefix, route: Route) 
     }
     if !is_whole {
         let matching = ipv6(Match::any()).with_masked(Field::Ipv6Src, address, mask);
-        flows.push(Flow::new(SOURCE, rank(prefix), matching).goes_to(SOURCE_RUNS));
+        flows.push(Flow::new(SOURCE, rank(prefix), matching).goes_to(SOURCE_PAGE_ROUTES));
     }
 }
 
@@ -410,7 +410,7 @@ fn leads(flows: &mut Vec<Flow>, prefix: Prefix, route: Route) {
     if names_requests {
         flows.push(to(rank(prefix), address, mask, ANSWERS));
     } else {
-        flows.push(to(rank(prefix) + 1, address, mask | INCARNATION, RUNS));
+        flows.push(to(rank(prefix) + 1, address, mask | INCARNATION, PAGE_ROUTES));
         if mask & INCARNATION == 0 {
             flows.push(to(rank(prefix), address, mask, ANSWERS));
         }
@@ -419,28 +419,28 @@ fn leads(flows: &mut Vec<Flow>, prefix: Prefix, route: Route) {
 
 /// The destination of a page range's pages, and the permitted sources for them: three flows and two. `is_memory`: whether
 /// the whole home is.
-pub(super) fn of_run(cluster: Cluster, plugs: &Plugs, run: PageRun, port: u16, is_memory: bool) -> Wanted {
-    let (value, mask) = addresses_of_run(cluster, run);
+pub(super) fn of_range(cluster: Cluster, plugs: &Plugs, range: PageRange, port: u16, is_memory: bool) -> Wanted {
+    let (value, mask) = addresses_of_range(cluster, range);
     // Twice, so that there is room between two orders; smaller page ranges take precedence.
-    let rank = 2 * u16::from(1 + PAGE_BITS - run.order());
+    let rank = 2 * u16::from(1 + PAGE_BITS - range.order());
     let leads = |(command, command_mask): (u128, u128)| {
         let matching = ipv6(Match::any()).with_masked(Field::Ipv6Dst, value | command, mask | command_mask);
-        Flow::new(RUNS, rank, matching).notes(u64::from(port), OUT_MASK).goes_to(RULES)
+        Flow::new(PAGE_ROUTES, rank, matching).notes(u64::from(port), OUT_MASK).goes_to(RULES)
     };
     let mut flows: Vec<Flow> = FOLLOWING.into_iter().map(leads).collect();
     if let Some(plug) = plugs.get(&port).filter(|_| is_memory) {
         let speaks = ipv6(at(plug)).with_masked(Field::Ipv6Src, value, mask);
-        flows.push(Flow::new(SOURCE_RUNS, rank + 1, speaks).notes(AS_HOME, AS_HOME).goes_to(ROUTE));
+        flows.push(Flow::new(SOURCE_PAGE_ROUTES, rank + 1, speaks).notes(AS_HOME, AS_HOME).goes_to(ROUTE));
     }
     let others = ipv6(Match::any()).with_masked(Field::Ipv6Src, value, mask);
-    flows.push(Flow::new(SOURCE_RUNS, rank, others).goes_to(BEHALF));
+    flows.push(Flow::new(SOURCE_PAGE_ROUTES, rank, others).goes_to(BEHALF));
     Wanted { flows, groups: Groups::new() }
 }
 
 /// Value and mask of the addresses of the pages of a page range.
-fn addresses_of_run(cluster: Cluster, run: PageRun) -> (u128, u128) {
-    let (value, mask) = addresses(cluster, Page { home: run.home(), number: run.first() });
-    (value, mask & !(u128::from(run.pages() - 1) << layout::PAGE_SHIFT))
+fn addresses_of_range(cluster: Cluster, range: PageRange) -> (u128, u128) {
+    let (value, mask) = addresses(cluster, Page { home: range.home(), number: range.first() });
+    (value, mask & !(u128::from(range.pages() - 1) << layout::PAGE_SHIFT))
 }
 
 /// Copies to members of a group that are on the side from which the packet comes, but not to the port that gets the

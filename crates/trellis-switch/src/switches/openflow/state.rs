@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::codec::{Action, Body, NO_BUFFER, PacketIn, PacketOut};
 use super::pipeline::{self, Flow, HomeView, Plugs, Reason, Shown, Wanted};
-use crate::address::{Classes, Cluster, Page, PageRun, Prefix};
+use crate::address::{Classes, Cluster, Page, PageRange, Prefix};
 use crate::entries::Route;
 use crate::layout;
 use crate::observed::Counters;
@@ -30,7 +30,7 @@ const COUNTED_WHEN_HEARD: [usize; 1] = [layout::COUNT_EVENTS_LOST];
 pub(super) enum Unit {
     Frame,
     Home(u16),
-    Run(PageRun),
+    Range(PageRange),
     Rules,
     Loss,
     Leases,
@@ -86,8 +86,8 @@ impl State {
         match unit {
             Unit::Frame => pipeline::frame(self.cluster, &self.plugs),
             Unit::Home(number) => pipeline::of_home(self.cluster, &self.plugs, &self.home(number)),
-            Unit::Run(run) => match self.directory.port_of_run(run) {
-                Some(port) => pipeline::of_run(self.cluster, &self.plugs, run, port, self.is_memory(run.home())),
+            Unit::Range(range) => match self.directory.port_of_range(range) {
+                Some(port) => pipeline::of_range(self.cluster, &self.plugs, range, port, self.is_memory(range.home())),
                 None => Wanted::default(),
             },
             Unit::Rules => pipeline::of_rules(self.cluster, self.rules.as_ref()),
@@ -128,14 +128,14 @@ impl State {
     /// Like [`State::show`], for a home, its page ranges and the redirects of its pages.
     pub(super) fn show_home(&mut self, number: u16, bodies: &mut Vec<Body>, tick: u64) {
         self.show(Unit::Home(number), bodies);
-        self.directory.page_routes(number).into_iter().for_each(|(run, _)| self.show(Unit::Run(run), bodies));
+        self.directory.page_routes(number).into_iter().for_each(|(range, _)| self.show(Unit::Range(range), bodies));
         self.show_pages(|page| page.home == number, bodies, tick);
     }
 
     /// Like [`State::show`], for a page range and the redirects of its pages.
-    pub(super) fn show_run(&mut self, run: PageRun, bodies: &mut Vec<Body>, tick: u64) {
-        self.show(Unit::Run(run), bodies);
-        self.show_pages(|page| run.has(page), bodies, tick);
+    pub(super) fn show_range(&mut self, range: PageRange, bodies: &mut Vec<Body>, tick: u64) {
+        self.show(Unit::Range(range), bodies);
+        self.show_pages(|page| range.has(page), bodies, tick);
     }
 
     /// Like [`State::show`], for the redirects of some pages.
@@ -214,7 +214,7 @@ impl State {
             [Unit::Frame, Unit::Rules, Unit::Loss, Unit::Leases, Unit::Counting].into_iter().collect();
         units.extend(self.routes.keys().map(|prefix| Unit::Home(prefix.home())));
         units.extend(self.groups.keys().map(|&home| Unit::Home(home)));
-        units.extend(self.directory.all_runs().map(Unit::Run));
+        units.extend(self.directory.all_runs().map(Unit::Range));
         units.into_iter().for_each(|unit| self.show(unit, &mut bodies));
         let counted = self.counted.keys().map(|&key| pipeline::counted(self.cluster, Page::from_key(key)));
         bodies.extend(counted.map(|flow: Flow| flow.add(self.connection_number)));
@@ -423,19 +423,19 @@ mod tests {
         state.directory.set_redirect(PAGE, entry, 0);
         state.show_page(PAGE, &mut Vec::new(), 0);
         let sent = |state: &mut State, first| {
-            let run = PageRun::new(PAGE.home, first, 2).unwrap();
-            state.directory.set_run(run, 2);
+            let range = PageRange::new(PAGE.home, first, 2).unwrap();
+            state.directory.set_page_route(range, 2);
             let mut bodies = Vec::new();
-            state.show_run(run, &mut bodies, 0);
+            state.show_range(range, &mut bodies, 0);
             bodies.len()
         };
         assert_eq!(sent(&mut state, 8), 5, "none of its pages is redirected");
         // The redirect now leads to the home, so all of its flows are sent.
         assert_eq!((sent(&mut state, 4), sent(&mut state, 4)), (5 + 3, 0));
-        let run = PageRun::new(PAGE.home, 4, 2).unwrap();
-        assert!(state.directory.drop_run(run));
+        let range = PageRange::new(PAGE.home, 4, 2).unwrap();
+        assert!(state.directory.drop_page_route(range));
         let mut bodies = Vec::new();
-        state.show_run(run, &mut bodies, 0);
+        state.show_range(range, &mut bodies, 0);
         assert_eq!(bodies.len(), 5 + 3);
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use impairment::Impairments;
 
-use crate::address::{Cluster, HOME_BITS, Page, PageRun, Prefix};
+use crate::address::{Cluster, HOME_BITS, Page, PageRange, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -110,21 +110,21 @@ impl Switch for User {
         Ok(self.shared.directory().drop_prefix(prefix))
     }
 
-    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+    fn set_page_route(&self, range: PageRange, port: u16) -> Result<(), SwitchError> {
         switches::check_port(NAME, port)?;
         let mut directory = self.shared.directory();
-        if !directory.has_room_for(run) {
-            return Err(switches::no_room_for_run(NAME));
+        if !directory.has_room_for(range) {
+            return Err(switches::no_room_for_page_route(NAME));
         }
-        directory.set_run(run, port);
+        directory.set_page_route(range, port);
         Ok(())
     }
 
-    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
-        Ok(self.shared.directory().drop_run(run))
+    fn drop_page_route(&self, range: PageRange) -> Result<bool, SwitchError> {
+        Ok(self.shared.directory().drop_page_route(range))
     }
 
-    fn page_routes(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+    fn page_routes(&self, home: u16) -> Result<Vec<(PageRange, u16)>, SwitchError> {
         Ok(self.shared.directory().page_routes(home))
     }
 

@@ -29,15 +29,14 @@ pub(in crate::links) mod sockets;
 
 use std::net::TcpListener;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use thiserror::Error;
 
 use self::acceptor::Acceptor;
 use self::peers::Peers;
+use crate::links::acceptor_thread::AcceptorThread;
 use crate::links::descriptors::Descriptor;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, SendError, Sink};
 use crate::wrap::secure::Security;
@@ -131,10 +130,23 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Checks the place and the hello of a node.
+    pub(in crate::links) fn check(node: usize, nodes: usize, hello: &[u8]) -> Result<(), StartError> {
+        if node >= nodes {
+            return Err(StartError::NoAddress { node, nodes });
+        }
+        if hello.len() > HELLO_BYTES_MAX {
+            return Err(StartError::HelloTooLong { bytes: hello.len() });
+        }
+        Ok(())
+    }
+}
+
 /// The tcp link of one node.
 pub struct Tcp {
     peers: Arc<Peers>,
-    acceptor: Mutex<Option<JoinHandle<()>>>,
+    acceptor: AcceptorThread,
 }
 
 impl fmt::Debug for Tcp {
@@ -162,22 +174,17 @@ impl Tcp {
     /// and must not wait.
     pub fn start_and_answer(mut options: TcpOptions, answer: Answer) -> Result<Tcp, StartError> {
         let (node, nodes) = (options.node, options.addresses.len());
-        if node >= nodes {
-            return Err(StartError::NoAddress { node, nodes });
-        }
-        if options.hello.len() > HELLO_BYTES_MAX {
-            return Err(StartError::HelloTooLong { bytes: options.hello.len() });
-        }
+        StartError::check(node, nodes, &options.hello)?;
         let system = |source| StartError::System { node, source };
         let peers = Arc::new(Peers::new(node, nodes).map_err(system)?);
         // A single node has no peer: no socket, no thread.
         if nodes == 1 {
-            return Ok(Tcp { peers, acceptor: Mutex::new(None) });
+            return Ok(Tcp { peers, acceptor: AcceptorThread::new(None) });
         }
         let listener = listen(&mut options)?;
         let acceptor = Acceptor::new(Arc::clone(&peers), listener, options, answer);
         let thread = acceptor::spawn(acceptor).map_err(system)?;
-        Ok(Tcp { peers, acceptor: Mutex::new(Some(thread)) })
+        Ok(Tcp { peers, acceptor: AcceptorThread::new(Some(thread)) })
     }
 
     /// Ends the connection of a peer that another layer of this crate gave up; the sink is not told.
@@ -188,17 +195,6 @@ impl Tcp {
     /// Whether the peer's end of the connection is gone, found without receiving.
     pub(in crate::links) fn has_ended(&self, peer: usize) -> bool {
         self.peers.has_ended(peer)
-    }
-
-    fn join_acceptor(&self) {
-        let thread = self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic of the thread was printed when it happened, and is not propagated. The thread was woken, and ends
-            // when it sees that the link is closed.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -246,23 +242,14 @@ impl Link for Tcp {
     }
 
     fn close(&self) {
-        // A forked child shares neither thread nor sockets with the process that started the link.
-        if self.peers.roster.is_forked() || self.peers.roster.closed.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        self.peers.roster.wake.signal();
-        self.join_acceptor();
-        self.peers.end_all();
+        self.acceptor.close(&self.peers.roster, || self.peers.end_all());
     }
 }
 
 impl Drop for Tcp {
     fn drop(&mut self) {
         self.close();
-        if self.peers.roster.is_forked() {
-            // Joining a thread that exists only in the parent would wait forever.
-            std::mem::forget(self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).take());
-        }
+        self.acceptor.forget_if_forked(&self.peers.roster);
     }
 }
 

@@ -49,21 +49,19 @@ mod timer;
 use std::fmt;
 use std::net::UdpSocket;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use self::acceptor::Acceptor;
 pub use self::multicast::Multicast;
 use self::multicast::{Group, Setting};
 use self::peers::Peers;
 pub use self::probe::{Interface, try_multicast};
-use crate::links::roster::lock;
+use crate::HEADER_BYTES;
+use crate::links::acceptor_thread::AcceptorThread;
 use crate::links::tcp::{Admit, OnRefused, StartError};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, Sink};
 use crate::wrap::faulty::Faults;
 use crate::wrap::secure::Security;
-use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 
 /// The options of one node's udp link; as for tcp where the names are equal.
 pub struct UdpOptions {
@@ -77,7 +75,7 @@ pub struct UdpOptions {
     pub secret: [u8; 32],
     /// How datagrams are protected; the same on every node.
     pub security: Security,
-    /// The hello that every peer gets, encrypted, before it is connected: at most [`HELLO_BYTES_MAX`] bytes.
+    /// The hello that every peer gets, encrypted, before it is connected: at most [`HELLO_BYTES_MAX`](crate::HELLO_BYTES_MAX) bytes.
     pub hello: Vec<u8>,
     /// Judges the hello of a peer. It is called on the link's own thread, and must not close the link.
     pub admit: Admit,
@@ -107,7 +105,7 @@ impl fmt::Debug for UdpOptions {
 /// The udp link of one node.
 pub struct Udp {
     peers: Arc<Peers>,
-    acceptor: Mutex<Option<JoinHandle<()>>>,
+    acceptor: AcceptorThread,
 }
 
 impl fmt::Debug for Udp {
@@ -124,12 +122,7 @@ impl Udp {
     /// Starts to listen and to dial; returns at once, before any peer is connected.
     pub fn start(mut options: UdpOptions) -> Result<Udp, StartError> {
         let (node, nodes) = (options.node, options.addresses.len());
-        if node >= nodes {
-            return Err(StartError::NoAddress { node, nodes });
-        }
-        if options.hello.len() > HELLO_BYTES_MAX {
-            return Err(StartError::HelloTooLong { bytes: options.hello.len() });
-        }
+        StartError::check(node, nodes, &options.hello)?;
         let system = |source| StartError::System { node, source };
         let setting = Setting {
             multicast: options.multicast,
@@ -140,7 +133,7 @@ impl Udp {
         let peers = Arc::new(Peers::new(node, nodes, Group::new(nodes, setting)).map_err(system)?);
         // A single node has no peer: no socket, no thread.
         if nodes == 1 {
-            return Ok(Udp { peers, acceptor: Mutex::new(None) });
+            return Ok(Udp { peers, acceptor: AcceptorThread::new(None) });
         }
         let socket = match options.socket.take() {
             Some(socket) => socket,
@@ -156,18 +149,7 @@ impl Udp {
         let listening = sockets::adopt(socket).map_err(system)?;
         let acceptor = Acceptor::new(Arc::clone(&peers), listening, options);
         let thread = acceptor::spawn(acceptor).map_err(system)?;
-        Ok(Udp { peers, acceptor: Mutex::new(Some(thread)) })
-    }
-
-    fn join_acceptor(&self) {
-        let thread = lock(&self.acceptor).take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic of the thread was printed when it happened, and is not propagated. The thread was woken, and ends
-            // when it sees that the link is closed.
-            let _ = thread.join();
-        }
+        Ok(Udp { peers, acceptor: AcceptorThread::new(Some(thread)) })
     }
 }
 
@@ -228,22 +210,13 @@ impl Link for Udp {
     }
 
     fn close(&self) {
-        // A forked child shares neither thread nor sockets with the process that started the link.
-        if self.peers.roster.is_forked() || self.peers.roster.closed.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        self.peers.roster.wake.signal();
-        self.join_acceptor();
-        leaving::leave_all(&self.peers);
+        self.acceptor.close(&self.peers.roster, || leaving::leave_all(&self.peers));
     }
 }
 
 impl Drop for Udp {
     fn drop(&mut self) {
         self.close();
-        if self.peers.roster.is_forked() {
-            // Joining a thread that exists only in the parent would wait forever.
-            std::mem::forget(lock(&self.acceptor).take());
-        }
+        self.acceptor.forget_if_forked(&self.peers.roster);
     }
 }
