@@ -168,6 +168,29 @@ static void of_joined_loops(void) {
     }
 }
 
+// A loop of many iterations: each is done once, by the thread that does it in every loop with the same schedule, and no
+// thread has much more than another.
+static void of_long_loops(void) {
+    enum { COUNT = 200000, THREADS = 4 };
+    static signed char first[COUNT + 7], second[COUNT + 7];
+    long each[THREADS] = {0};
+    memset(first, -1, sizeof first);
+    memset(second, -1, sizeof second);
+#pragma omp parallel num_threads(THREADS)
+    {
+        int number = omp_get_thread_num();
+        long done = 0;
+#pragma omp for schedule(static) nowait
+        for (long i = 7; i < COUNT + 7; i++) first[i] = (signed char)(first[i] == -1 ? number : 100), done++;
+#pragma omp for schedule(static)
+        for (unsigned i = 7; i < COUNT + 7; i++) second[i] = (signed char)(first[i] == number ? number : 100);
+        each[number] = done;
+    }
+    for (int i = 0; i < COUNT + 7; i++) CHECK(i < 7 ? first[i] == -1 : first[i] >= 0 && first[i] < THREADS);
+    CHECK(memcmp(first, second, sizeof first) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(each[i] > COUNT / THREADS * 0.96 && each[i] < COUNT / THREADS * 1.04);
+}
+
 // The main thread leaves; the threads of its region do not keep the program.
 static void of_leaving(void) {
     begin_regions(&(long){0});
@@ -186,6 +209,7 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "untied tasks")) of_untied_tasks();
     if (!strcmp(which, "odd chunks")) of_odd_chunks();
     if (!strcmp(which, "joined loops")) of_joined_loops();
+    if (!strcmp(which, "long loops")) of_long_loops();
     if (!strcmp(which, "leaving")) of_leaving();
     puts("all right");
     return 0;

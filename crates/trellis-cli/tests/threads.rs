@@ -310,8 +310,17 @@ fn regions_of_openmp_in_unusual_places() {
         ("OMP_SCHEDULE", "guided,9"),
         ("OMP_MAX_ACTIVE_LEVELS", "4"),
     ];
-    const USES: [&str; 8] =
-        ["threads", "environment", "pipeline", "locked tasks", "untied tasks", "odd chunks", "joined loops", "leaving"];
+    const USES: [&str; 9] = [
+        "threads",
+        "environment",
+        "pipeline",
+        "locked tasks",
+        "untied tasks",
+        "odd chunks",
+        "joined loops",
+        "long loops",
+        "leaving",
+    ];
     // The first is a program that calls the functions of libraries without a table of them.
     for (compiler, option) in [("gcc", "-fno-plt"), ("clang-19", "-O2")] {
         let Some(program) = built_with_openmp(test, compiler, "openmp_corners.c", option) else { continue };

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use super::arguments::{fork, invoke};
 use super::doacross::{self, Dimension, Marks};
 use super::locks;
-use super::sharing::{Kind, Loop, iterations, part};
+use super::sharing::{Kind, Loop, iterations, own_part, part};
 use super::tasks::{self, Dependence, TaskWork};
 use super::team;
 use super::{Thread, WAY_OUT, this_thread};
@@ -107,7 +107,7 @@ fn begin_dispatch(schedule: c_int, first: i128, last: i128, increment: i128, bat
     let thread = this_thread();
     let batch = batch.max(0) as u64;
     let sharing = match schedule {
-        STATIC | STATIC_GREEDY | STATIC_BALANCED | AUTO => Loop::new(Kind::Static, count, 0, is_ordered),
+        STATIC | STATIC_GREEDY | STATIC_BALANCED | AUTO => Loop::in_own_parts(count, is_ordered),
         STATIC_CHUNKED | STATIC_BALANCED_CHUNKED => Loop::new(Kind::Static, count, batch.max(1), is_ordered),
         GUIDED | GUIDED_SIMD => Loop::new(Kind::Guided, count, batch, is_ordered),
         RUNTIME | RUNTIME_SIMD => Loop::at_runtime(count, &thread.settings(), is_ordered),
@@ -153,7 +153,8 @@ fn static_part(schedule: c_int, first: i128, last: i128, increment: i128, batch:
             is_last: (batches - 1) % size == number,
         };
     }
-    let (low, high) = part(count, size as u64, number as u64);
+    let sharing = Loop::in_own_parts(count, false).over(first as u64, increment as u64);
+    let (low, high) = own_part(thread.team(), &sharing, thread.number.get());
     let value = |iteration: u64| first + i128::from(iteration) * increment;
     Static {
         first: value(low),

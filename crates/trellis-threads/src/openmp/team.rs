@@ -128,6 +128,11 @@ impl Team {
         }
     }
 
+    /// Whether a thread is the first one at its node, and not the first of all.
+    pub(super) fn is_first_of_a_node(&self, number: u32) -> bool {
+        self.spans && number < self.size && (1..start::nodes()).any(|node| first_at(node, self.size) == number)
+    }
+
     /// The words that all its threads share.
     pub(super) fn shared(&self) -> &Shared {
         if self.spans { &control().team } else { &self.own }
