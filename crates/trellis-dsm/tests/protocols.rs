@@ -504,6 +504,34 @@ fn protocols_change_back_and_forth_and_bytes_stay() {
 }
 
 #[test]
+fn a_change_shows_what_was_stored_before_it_wherever_the_home_is() {
+    for home in [trellis::config::Home::Interleaved, trellis::config::Home::FirstTouch] {
+        let configure = |config: &mut trellis::Config| (config.coherence, config.home) = (protocol("hlrc"), home);
+        run(2, configure, |cluster| {
+            // The first page changes its protocol, and the second one does not.
+            let words = [word(cluster, 0), word(cluster, PAGE_WORDS)];
+            for writer in [1, 0] {
+                // The writer is the first to touch the pages, and the other one keeps copies.
+                if cluster.node() == writer {
+                    words.iter().for_each(|word| word.store(1, Ordering::Relaxed));
+                }
+                cluster.barrier(0).unwrap();
+                words.iter().for_each(|word| assert_eq!(word.load(Ordering::Relaxed), 1));
+                cluster.barrier(0).unwrap();
+                if cluster.node() == writer {
+                    words.iter().for_each(|word| word.store(2, Ordering::Relaxed));
+                }
+                for coherence in ["ivy", "hlrc"] {
+                    cluster.region().set_protocol(0, PAGE_BYTES, coherence).unwrap();
+                    words.iter().for_each(|word| assert_eq!(word.load(Ordering::Relaxed), 2));
+                }
+                cluster.barrier(0).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
 fn threads_go_on_while_the_protocol_of_their_pages_changes() {
     let texts = ["lock(ivy)", "dynamic(redirect)", "delay(lock(dynamic(forward)))", "migrate", "ivy", "lock(dynamic)"];
     for catch in [trellis::config::Catch::Signal, trellis::config::Catch::Handler, trellis::config::Catch::Mprotect] {

@@ -34,6 +34,7 @@ const COMMANDS: &[&str] = &[
     "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --program barriers --program locks --program flags --program at-home --must-end",
     "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
     "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
+    "explore --protocol release --home all --nodes 2 --pages 2 --intervals 1 --program changes --program and-back --must-end",
     "swarm --protocol release --seeds 20000",
     "explore --protocol lease",
     "swarm --protocol lease --seeds 2000",

@@ -206,6 +206,8 @@ pub trait Releasing {
                 self.send(to, message, body);
                 Ok(())
             }
+            // A checker without time lets go what is held when no thread was woken for it.
+            Order::WakeAt { .. } => Ok(()),
             other => Err(format!("node {} orders what belongs to other protocols: {other:?}", self.me())),
         }
     }
@@ -280,6 +282,7 @@ pub trait Releasing {
             Effect::Merge { page, has_twin } => return self.merge(page, has_twin, came),
             Effect::Notice { range, stamp } => self.note(Notice { range, stamp }),
             Effect::Published => self.published(),
+            Effect::Chose { .. } => {}
             Effect::Wake(range) => self.wake(range),
             Effect::Violation { from, what } => return Err(format!("node {me} reports of {from}: {what}")),
             other => return Err(format!("node {me} orders what belongs to other protocols: {other:?}")),

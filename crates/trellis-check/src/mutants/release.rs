@@ -17,8 +17,9 @@ pub const SEEDS_MAX: u64 = 30_000;
 pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {
     let name = protocol.to_string();
     let has = |of: Of| match of {
-        Of::All => true,
+        Of::All | Of::Changed => true,
         Of::Updates => name != "hlrc(invalidate)",
+        Of::Update => name == "hlrc(update)",
         Of::Drops => name != "hlrc(update)",
     };
     FAULTS.iter().copied().filter(|broken| protocol.is_release_consistent() && has(broken.of)).collect()
@@ -28,6 +29,8 @@ pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {
 pub(super) fn words(of: Of) -> &'static str {
     match of {
         Of::All => "`hlrc`",
+        Of::Update => "`hlrc(update)`",
+        Of::Changed => "changes to and from `hlrc`",
         Of::Updates => "`hlrc(update)`, `hlrc(adaptive)`",
         Of::Drops => "`hlrc(invalidate)`, `hlrc(adaptive)`",
     }

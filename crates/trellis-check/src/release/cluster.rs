@@ -54,6 +54,13 @@ pub(super) fn check_rest<'a>(
             return Err(format!("node {} waits for ever for what a message rests on", node.me));
         }
     }
+    for page in (0..setup.pages.len()).map(|place| setup.page(place)) {
+        let mut protocols = nodes.clone().map(|node| node.parts.shard(page).protocol.protocol(page));
+        let first = protocols.next();
+        if let Some(other) = protocols.find(|other| Some(*other) != first) {
+            return Err(format!("{page} has the protocol {other} at one node, and another at others"));
+        }
+    }
     ghost.check_end(setup, nodes)
 }
 
@@ -164,7 +171,8 @@ impl Cluster {
                 return Err((true, format!("the run does not end: {}", self.who_waits())));
             }
             if let Some((node, thread)) = self.giving_up() {
-                self.nodes[node].give_up(&self.setup, thread);
+                self.nodes[node].give_up(&self.setup, thread, &mut self.out);
+                self.after().map_err(|what| (false, what))?;
             }
             let able = self.able();
             let waiting = self.network_waits();

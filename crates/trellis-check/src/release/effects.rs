@@ -3,13 +3,14 @@
 //! Promises: effects are carried out in their order. An effect that breaks the contract is a problem and ends the run.
 //! It must never decide anything.
 
+use super::changing::{FIRST_CALL, FIRST_NUMBER};
 use super::node::{Doing, Node, Thread};
 use super::{Fault, Setup, faults};
 use crate::model::twinned::{Body, Releasing, Twinned, Value};
 use std::fmt;
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Running};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::node::{self, Carrier, Effects, Order, Parts, Releases, Shard};
 use trellis_cluster_protocol::sync::{CallOutcome, CallStep};
 use trellis_cluster_protocol::{
@@ -94,6 +95,13 @@ pub enum Event {
     Published {
         thread: u8,
     },
+    /// A thread begins to change the protocol of pages, and all have changed.
+    Meets {
+        thread: u8,
+    },
+    Met {
+        thread: u8,
+    },
 }
 
 /// The result of a step of a node.
@@ -161,10 +169,10 @@ pub(super) struct Acting<'a> {
 }
 
 impl<'a> Carrier for Acting<'a> {
-    type Protocol = Running;
+    type Protocol = Ranges;
     crate::obeys!('a);
 
-    fn shard(&mut self) -> &mut Shard<Running> {
+    fn shard(&mut self) -> &mut Shard<Ranges> {
         &mut self.node.parts.shards[self.shard as usize]
     }
 
@@ -183,7 +191,7 @@ impl<'a> Carrier for Acting<'a> {
         let Acting { node, setup, .. } = self;
         (0..setup.pages.len()).try_for_each(|place| {
             let thought = node.parts.shard(setup.page(place)).protocol.access(setup.page(place));
-            node.copies.check(node.me, place, thought, setup.marks(node.me))
+            node.copies.check(node.me, place, thought, node.marks(setup, place))
         })
     }
 
@@ -201,6 +209,28 @@ impl<'a> Carrier for Acting<'a> {
             stored.clear();
         }
         Ok(())
+    }
+
+    fn wait_for(&mut self, page: PageIndex, _waiter: u32) {
+        if let Some(changing) = &mut self.node.changing {
+            changing.wait_for(page);
+        }
+    }
+
+    fn has_changed_protocols(&self) -> bool {
+        let Node { changing, has_changed, .. } = &self.node;
+        (changing.is_some() || *has_changed) && self.setup.fault != Fault::PiggybacksAfterChange
+    }
+
+    /// What the new protocol takes over as open to stores is opened, however stores were noticed before.
+    fn has_changed(&mut self, run: PageRange, _protocol: Protocol) {
+        let Acting { node, setup, .. } = self;
+        for page in run.pages().filter(|_| setup.marks(node.me)) {
+            let Some(place) = setup.place(page) else { continue };
+            if node.parts.shard(page).protocol.access(page) == Access::Write && setup.fault != Fault::OpensNothing {
+                node.copies.views[place] = Access::Write;
+            }
+        }
     }
 
     fn owes(&mut self, answers: u32) {
@@ -230,9 +260,19 @@ impl Releasing for Acting<'_> {
     fn wake(&mut self, pages: PageRange) {
         for thread in &mut self.node.threads {
             let Doing::Waiting(place) = thread.doing else { continue };
-            if pages.contains(self.setup.page(place.into())) {
+            let page = self.setup.page(place.into());
+            if pages.contains(page) {
                 thread.doing = Doing::Ready;
+                let shard = self.node.parts.shard_mut(page);
+                // Under release consistency no page is held for a thread.
+                if !shard.protocol.protocol(page).is_release_consistent() {
+                    shard.timers.wake(page);
+                    thread.woken = Some(place);
+                }
             }
+        }
+        if let Some(changing) = &mut self.node.changing {
+            changing.look_again(pages);
         }
     }
 
@@ -284,9 +324,9 @@ impl Parts for Acting<'_> {
 }
 
 impl Effects for Acting<'_> {
-    type Protocol = Running;
+    type Protocol = Ranges;
 
-    fn node(&mut self) -> &mut node::Node<Running> {
+    fn node(&mut self) -> &mut node::Node<Ranges> {
         &mut self.node.parts
     }
 
@@ -307,7 +347,7 @@ impl Effects for Acting<'_> {
             }
             _ => None,
         };
-        if let Some((flag, operation, waiter)) = operated {
+        if let Some((flag, operation, waiter)) = operated.filter(|(flag, ..)| *flag < FIRST_NUMBER) {
             let is_store = operation != sync::Operation::Load;
             self.out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
         }
@@ -335,6 +375,12 @@ impl Effects for Acting<'_> {
     }
 
     fn wake(&mut self, waiter: u32, value: u64) -> Result<(), String> {
+        if waiter >= FIRST_CALL {
+            if let Some(changing) = &mut self.node.changing {
+                changing.returned(waiter, value);
+            }
+            return Ok(());
+        }
         let awaits = Doing::Awaits(CallStep::Await);
         let is_it = |thread: &Thread| u32::from(thread.number) == waiter && thread.doing == awaits;
         let Some(thread) = self.node.threads.iter().position(is_it) else {
@@ -370,7 +416,8 @@ impl Effects for Acting<'_> {
         let all = (0..self.setup.pages.len()).filter(|&place| is_looked_at(self.setup.page(place)));
         for place in all.collect::<Vec<_>>() {
             let page = self.setup.page(place).0;
-            if self.node.copies.stored[place] && self.node.copies.views[place] != Access::None {
+            let node = &self.node;
+            if node.copies.stored[place] && node.copies.views[place] != Access::None && node.marks(self.setup, place) {
                 found(self, page..page + 1)?;
             }
         }

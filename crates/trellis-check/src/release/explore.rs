@@ -181,7 +181,7 @@ impl Orders {
                 let Envelope { from, packet, .. } = packets.value(cause);
                 node.deliver(setup, *from, packet, out);
             }
-            _ if cause & GIVES_UP != 0 => node.give_up(setup, (cause & !(THREAD | GIVES_UP)) as usize),
+            _ if cause & GIVES_UP != 0 => node.give_up(setup, (cause & !(THREAD | GIVES_UP)) as usize, out),
             _ => node.go(setup, (cause & !THREAD) as usize, out),
         });
         if let Err(what) = done {

@@ -51,6 +51,10 @@ pub enum Of {
     Updates,
     /// Those that drop copies, and let homes move.
     Drops,
+    /// The one that sends all changes to copies.
+    Update,
+    /// All, when the protocol of pages is changed.
+    Changed,
 }
 
 faults! {
@@ -110,6 +114,15 @@ faults! {
     PiggybackedTooNew = "piggybacked-too-new", "a page is piggybacked with a later time than it is of", Drops;
     MergesWhole = "merges-whole", "a piggybacked page takes the place of what was stored and not published", Drops;
     MergePassesOverTwin = "merge-passes-over-twin", "a piggybacked page is not put into the twin", Drops;
+    PiggybacksAfterChange = "piggybacks-after-change", "a piggybacked page is used after a change of protocols", Drops;
+    ChangesUnpublished = "changes-unpublished", "a protocol is changed before what was stored is at its home", Changed;
+    ChangesWhilePublishing = "changes-while-publishing", "other threads publish while a protocol is changed", Changed;
+    ChangesUnrefreshed = "changes-unrefreshed", "a change of protocols ends before notices are applied", Changed;
+    KeepsOpen = "keeps-open", "copies stay open when their protocol is changed", Changed;
+    KeepsOldCopy = "keeps-old-copy", "a directory takes its copy for the page when its protocol is changed", Changed;
+    HomeUninspected = "home-uninspected", "a home closes a page whose protocol is changed without a look at its marks", Update;
+    ChangesUnknown = "changes-unknown", "a node does not publish after a change to release consistency", Changed;
+    OpensNothing = "opens-nothing", "what a protocol takes over is not opened, where stores were marked", Changed;
     RestsOnNothing = "rests-on-nothing", "a writer says that its copies were piggybacked and are the newest", Drops;
 }
 
@@ -121,6 +134,11 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
             (!range.pages().any(|page| node.parts.shard(page).protocol.is_pending(page))).then_some(input)
         }
         (Fault::ChangeForgotten, Input::Changed { .. }) => None,
+        (Fault::KeepsOpen | Fault::KeepsOldCopy, Input::Close { range }) => {
+            let is_directory = node.parts.shard(range.first()).is_home_of(range.first());
+            (is_directory == (fault == Fault::KeepsOpen)).then_some(input)
+        }
+        (Fault::HomeUninspected, Input::Changed { page }) if node.parts.shard(page).protocol.owns(page) => None,
         (Fault::HearsWhilePending, Input::Message { from, message: Message::Update { pages, number, .. } })
             if pages.pages().all(|page| node.parts.shard(page).protocol.is_pending(page)) =>
         {
@@ -149,7 +167,7 @@ pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<
         _ => return None,
     };
     let Input::Message { message: Message::Piggybacked { page, stamp }, .. } = *input else { return None };
-    let objection = node.parts.shard(page).protocol.as_hlrc()?.objection(page, stamp);
+    let objection = node.parts.shard(page).protocol.hlrc_of(page)?.objection(page, stamp);
     (objection == Some(wrong)).then_some(Effect::Merge { page, has_twin })
 }
 

@@ -10,7 +10,7 @@
 
 use super::effects::Event;
 use super::node::Node;
-use super::{PAGE_WORDS, Setup, Value};
+use super::{PAGE_WORDS, Script, Setup, Value};
 
 /// The maximum number of stores to one word in a run: one bit each, and one for the initial zero.
 pub const STORES_MAX: usize = 63;
@@ -33,6 +33,38 @@ impl Knowledge {
     }
 }
 
+/// A point at which threads meet, repeatedly.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Meeting {
+    /// What is known there, alternating between two uses.
+    uses: [Option<Knowledge>; 2],
+    /// Each thread's number of arrivals; the maximum for one that never comes.
+    arrivals: Vec<u16>,
+}
+
+impl Meeting {
+    fn new(comes: impl Iterator<Item = bool>) -> Meeting {
+        Meeting { uses: [None, None], arrivals: comes.map(|comes| if comes { 0 } else { u16::MAX }).collect() }
+    }
+
+    fn arrive(&mut self, thread: u8, known: &Knowledge) {
+        let arrivals = &mut self.arrivals[usize::from(thread)];
+        release(known, &mut self.uses[usize::from(*arrivals) % 2]);
+        *arrivals += 1;
+    }
+
+    fn leave(&self, thread: u8, known: &mut Knowledge) -> Result<(), String> {
+        let left = self.arrivals[usize::from(thread)];
+        if self.arrivals.iter().any(|&arrivals| arrivals < left) {
+            return Err(format!("thread {thread} left a barrier before all had come"));
+        }
+        if let Some(all) = &self.uses[usize::from(left - 1) % 2] {
+            known.join(all);
+        }
+        Ok(())
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ghost {
@@ -40,9 +72,8 @@ pub struct Ghost {
     locks: Vec<Option<Knowledge>>,
     holders: Vec<Option<u8>>,
     flags: Vec<Option<Knowledge>>,
-    /// For the barrier, alternating between two uses; and each thread's number of arrivals.
-    barriers: [Option<Knowledge>; 2],
-    arrivals: Vec<u16>,
+    barrier: Meeting,
+    changes: Meeting,
     /// By word: the stored values, in order.
     stores: Vec<Vec<Value>>,
     /// By word: whether two stores to it were not ordered.
@@ -58,8 +89,8 @@ impl Ghost {
             locks: Vec::new(),
             holders: Vec::new(),
             flags: Vec::new(),
-            barriers: [None, None],
-            arrivals: vec![0; setup.scripts.len()],
+            barrier: Meeting::new(setup.scripts.iter().map(|_| true)),
+            changes: Meeting::new(setup.scripts.iter().map(Script::changes)),
             stores: vec![vec![0]; words],
             raced: vec![false; words],
         }
@@ -95,20 +126,10 @@ impl Ghost {
                     self.threads[usize::from(thread)].join(flag);
                 }
             }
-            Event::Arrive { thread } => {
-                let use_of = usize::from(self.arrivals[usize::from(thread)]);
-                self.arrivals[usize::from(thread)] += 1;
-                release(&self.threads[usize::from(thread)], &mut self.barriers[use_of % 2]);
-            }
-            Event::Left { thread } => {
-                let left = self.arrivals[usize::from(thread)];
-                if self.arrivals.iter().any(|&arrivals| arrivals < left) {
-                    return Err(format!("thread {thread} left a barrier before all had come"));
-                }
-                if let Some(barrier) = &self.barriers[usize::from(left - 1) % 2] {
-                    self.threads[usize::from(thread)].join(barrier);
-                }
-            }
+            Event::Arrive { thread } => self.barrier.arrive(thread, &self.threads[usize::from(thread)]),
+            Event::Left { thread } => self.barrier.leave(thread, &mut self.threads[usize::from(thread)])?,
+            Event::Meets { thread } => self.changes.arrive(thread, &self.threads[usize::from(thread)]),
+            Event::Met { thread } => self.changes.leave(thread, &mut self.threads[usize::from(thread)])?,
             Event::Published { .. } => {}
         }
         Ok(())

@@ -175,6 +175,7 @@ fn setup_of(
             together_pages_max: random.one_of(&[1, 64]),
         },
         give_ups: 0,
+        changes: Vec::new(),
         fault,
         scripts: placement.iter().map(|&node| none(node.into())).chain(errands).collect(),
     }

@@ -1,4 +1,5 @@
-//! Checks of release consistency: small clusters whose programs load, store, lock, meet at barriers and pass flags.
+//! Checks of release consistency: small clusters whose programs load, store, lock, meet at barriers, pass flags, and
+//! change the protocol of pages.
 //!
 //! All parts of `hlrc` run here as in a program: the protocol's `step`, a node's knowledge of intervals, and locks,
 //! barriers and words with their real messages. Between them runs the work of a runtime: it publishes before a
@@ -13,6 +14,7 @@
 //!
 //! It must never help the protocol: it delivers nothing that was not sent, and retries nothing.
 
+mod changing;
 pub mod cluster;
 pub mod effects;
 pub mod explore;
@@ -30,6 +32,8 @@ pub mod swarm;
 pub use crate::model::twinned::{PAGE_WORDS, Page, Value};
 pub use faults::Fault;
 
+use std::fmt::Write;
+use std::ops::Range;
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
@@ -81,6 +85,8 @@ pub enum Operation {
         /// The program says so; otherwise it is a guess of the node.
         announced: bool,
     },
+    /// Changes the protocol of pages, together with one thread of every other node. The number is that of the change.
+    Change(u8),
 }
 
 /// The source of a stored value.
@@ -103,10 +109,17 @@ pub struct Script {
     pub registers: Vec<Value>,
 }
 
+impl Script {
+    /// Whether the thread changes the protocol of pages.
+    pub(crate) fn changes(&self) -> bool {
+        self.operations.iter().any(|operation| matches!(operation, Operation::Change(_)))
+    }
+}
+
 /// A cluster and the programs of its threads.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The protocol, with release consistency.
+    /// The protocol of all pages at the start: one with release consistency, unless some change leads to one.
     pub protocol: Protocol,
     /// Number of nodes.
     pub nodes: u16,
@@ -132,6 +145,8 @@ pub struct Setup {
     pub limits: PublicationLimits,
     /// How often the threads of a node may give up waiting for a publication.
     pub give_ups: u8,
+    /// The changes of protocols, each with its pages.
+    pub changes: Vec<(Range<u32>, Protocol)>,
     /// The rule that is broken on purpose.
     pub fault: Fault,
     /// The threads.
@@ -192,7 +207,7 @@ impl Setup {
         };
         let flag = |is_on: bool, name: &str| if is_on { format!(" {name}") } else { String::new() };
         let opens = self.marks != 0 && self.stored_in_a_row < STORED_IN_A_ROW;
-        format!(
+        let mut text = format!(
             "{} {} nodes={} pages={} {marks}{}{}{}{}{}{}",
             self.protocol,
             self.home.name(),
@@ -204,6 +219,11 @@ impl Setup {
             flag(self.is_wide, "wide"),
             flag(self.late_faults, "late-faults"),
             flag(self.late_bytes, "late-bytes"),
-        )
+        );
+        for (pages, protocol) in &self.changes {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " {}-{}:{protocol}", pages.start, pages.end - 1);
+        }
+        text
     }
 }

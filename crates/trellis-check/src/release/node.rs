@@ -4,14 +4,15 @@
 //! before a release, sends knowledge with every message that may release something, and applies notices before an
 //! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
+use super::changing::Changing;
 use super::effects::{Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use crate::model::twinned::{Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
-use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
+use trellis_cluster_protocol::coherence::{Coherence, Input, Ranges};
 use trellis_cluster_protocol::node::{self, Consistency, Parts, Shard};
-use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync};
-use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageRange, wire};
+use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync, Waiter};
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
@@ -29,6 +30,8 @@ pub enum Doing {
     Calls(CallStep),
     /// It has taken this step, and waits until it is over.
     Awaits(CallStep),
+    /// It changes the protocol of pages.
+    Changes,
     /// It is done.
     Over,
 }
@@ -42,6 +45,8 @@ pub struct Thread {
     pub next: u16,
     /// Its state.
     pub doing: Doing,
+    /// It was woken for the page at this place, which is held for it, and has not retried its access.
+    pub(super) woken: Option<u8>,
     /// Its call, while it makes one.
     call: Option<Call>,
     /// The values that it loaded.
@@ -53,11 +58,16 @@ pub struct Thread {
 pub struct Node {
     /// Its number.
     pub me: u16,
-    /// The protocol holds no page for a thread, so nothing is ever pending in the timers.
-    pub(super) parts: node::Node<Running>,
+    pub(super) parts: node::Node<Ranges>,
     pub(super) copies: Twinned,
     /// How often its threads may still give up waiting for a publication.
     give_ups: u8,
+    /// The change of a protocol that is under way.
+    pub(super) changing: Option<Changing>,
+    /// The protocol of some pages may be another than at the start.
+    pub(super) has_changed: bool,
+    /// Calls of changes so far.
+    pub(super) calls: Waiter,
     /// Its threads.
     pub threads: Vec<Thread>,
 }
@@ -81,22 +91,36 @@ impl Node {
             number: number as u8,
             next: 0,
             doing: if script.operations.is_empty() { Doing::Over } else { Doing::Ready },
+            woken: None,
             call: None,
             registers: script.registers.clone(),
         };
         let pages = |geometry| {
-            let shard = Shard::new(setup.protocol.start(geometry), geometry, NodeId(0));
+            let shard = Shard::new(Ranges::new(setup.protocol, geometry), geometry, NodeId(0));
             shard.opening_after(setup.stored_in_a_row)
         };
         let pages = (0..setup.shards()).map(|shard| setup.geometry(me, shard)).map(pages).collect();
-        let consistency = Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX);
-        Node {
+        let mut node = Node {
             me,
-            parts: node::Node::new(pages, Sync::new(NodeId(me), setup.nodes), Some(consistency), NodeId(0)),
+            parts: node::Node::new(pages, Sync::new(NodeId(me), setup.nodes), None, NodeId(0)),
             copies: Twinned::new(setup.pages.len()),
             give_ups: setup.give_ups,
+            changing: None,
+            has_changed: false,
+            calls: 0,
             threads: threads.map(thread).collect(),
+        };
+        if setup.protocol.is_release_consistent() {
+            node.use_releases(setup);
         }
+        node
+    }
+
+    /// Some pages are under release consistency from now on.
+    pub(super) fn use_releases(&mut self, setup: &Setup) {
+        let (me, pages) = (NodeId(self.me), setup.region_pages());
+        let new = || Consistency::new(me, setup.nodes, pages, setup.is_ordered, usize::MAX);
+        self.parts.releases.get_or_insert_with(new);
     }
 
     /// Gives the threads new scripts when all are done.
@@ -115,17 +139,27 @@ impl Node {
         match doing {
             Doing::Ready => {
                 let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
-                !self.call_of(thread, operation).is_some_and(|call| call.releases())
-                    || !self.threads.iter().any(Thread::publishes)
+                !self.call_of(thread, operation).is_some_and(|call| call.releases()) || !self.is_publishing()
             }
             Doing::Faulted | Doing::Calls(_) => true,
+            Doing::Changes => self.can_change(),
             Doing::Waiting(_) | Doing::Awaits(_) | Doing::Over => false,
         }
     }
 
-    /// Whether the thread at this index may give up waiting for its publication.
+    /// Whether a thread publishes.
+    pub(super) fn is_publishing(&self) -> bool {
+        self.threads.iter().any(Thread::publishes) || self.changing.as_ref().is_some_and(Changing::publishes)
+    }
+
+    /// Whether the thread at this index may give up waiting for its publication, or for a change.
     pub fn can_give_up(&self, thread: usize) -> bool {
-        self.give_ups > 0 && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
+        self.give_ups > 0
+            && match self.threads[thread].doing {
+                Doing::Awaits(step) => step == CallStep::Publish,
+                Doing::Changes => self.changing.as_ref().is_some_and(Changing::can_give_up),
+                _ => false,
+            }
     }
 
     /// Whether all threads are done.
@@ -135,7 +169,7 @@ impl Node {
 
     /// Whether it holds nothing back.
     pub fn is_quiet(&self) -> bool {
-        self.parts.releases.as_ref().is_some_and(|consistency| consistency.knowledge.is_quiet())
+        self.parts.releases.as_ref().is_none_or(|consistency| consistency.knowledge.is_quiet())
     }
 
     /// The current content of the page at `place`, if this node is its home.
@@ -144,8 +178,19 @@ impl Node {
         self.parts.shard(page).protocol.owns(page).then(|| &self.copies.bytes[place])
     }
 
+    /// Whether stores to the page at `place` are noticed by marks.
+    pub(super) fn marks(&self, setup: &Setup, place: usize) -> bool {
+        let page = setup.page(place);
+        setup.marks(self.me) && self.parts.shard(page).protocol.protocol(page).is_release_consistent()
+    }
+
     /// A thread takes its next step.
     pub fn go(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+        self.take_turn(setup, thread, out);
+        self.let_go(setup, out);
+    }
+
+    fn take_turn(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         let Thread { number, next, doing, .. } = self.threads[thread];
         let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
         match (doing, operation) {
@@ -153,13 +198,17 @@ impl Node {
                 self.access(setup, thread, operation, out);
             }
             (Doing::Faulted, operation) => self.submit(setup, thread, operation, out),
+            (Doing::Ready, Operation::Change(number)) => self.begin_change(setup, thread, number, out),
+            (Doing::Changes, _) => self.go_on_changing(setup, out),
             (Doing::Ready, Operation::Announce { page, write, announced }) => {
                 self.threads[thread].next += 1;
                 self.end_if_over(setup, thread);
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
-                self.take(setup, node::Input::Page(page, Input::Prefetch { wanted, write, announced }), out);
+                if let Some(input) = self.parts.shard(page).prefetch(wanted, write, announced) {
+                    self.take(setup, node::Input::Page(page, input), out);
+                }
             }
             (Doing::Ready, operation) => {
                 let Some(input) = self.call_of(thread, operation) else { unreachable!("{operation:?} is a call") };
@@ -179,7 +228,9 @@ impl Node {
             _ => unreachable!("only these are accesses"),
         };
         let (page, place) = (usize::from(word) / PAGE_WORDS, usize::from(word) % PAGE_WORDS);
-        if !self.copies.allows(page, write, setup.marks(self.me)) {
+        let woken = self.threads[thread].woken.take();
+        if !self.copies.allows(page, write, self.marks(setup, page)) {
+            self.looks(setup, woken, out);
             self.threads[thread].doing = Doing::Faulted;
             if !setup.late_faults {
                 self.submit(setup, thread, operation, out);
@@ -205,6 +256,30 @@ impl Node {
         }
         self.threads[thread].next += 1;
         self.end_if_over(setup, thread);
+        self.looks(setup, woken, out);
+    }
+
+    /// A thread that was woken has retried its access.
+    fn looks(&mut self, setup: &Setup, woken: Option<u8>, out: &mut Out) {
+        let Some(page) = woken.map(|place| setup.page(place.into())) else { return };
+        let looked = node::looks(&mut self.acting(setup, out).hold_of(page), page, || 0);
+        out.check(looked);
+    }
+
+    /// The time is over for pages that are held for no thread that was woken.
+    fn let_go(&mut self, setup: &Setup, out: &mut Out) {
+        while let Some((page, due)) = self.held_for_nobody(setup) {
+            self.parts.shard_mut(page).timers.take(due);
+            self.take(setup, node::Input::Page(page, due), out);
+        }
+    }
+
+    fn held_for_nobody(&self, setup: &Setup) -> Option<(PageIndex, Input)> {
+        let is_awaited = |page| self.threads.iter().any(|thread| thread.woken.map(usize::from) == setup.place(page));
+        self.parts.shards.iter().flat_map(|shard| shard.timers.pending()).find_map(|(due, _)| match due {
+            Input::Resumed { page } => (!is_awaited(page)).then_some((page, due)),
+            _ => None,
+        })
     }
 
     fn value(&self, thread: usize, source: Source) -> Value {
@@ -214,7 +289,7 @@ impl Node {
         }
     }
 
-    fn end_if_over(&mut self, setup: &Setup, thread: usize) {
+    pub(super) fn end_if_over(&mut self, setup: &Setup, thread: usize) {
         let Thread { number, next, .. } = self.threads[thread];
         let is_over = usize::from(next) >= setup.scripts[usize::from(number)].operations.len();
         self.threads[thread].doing = if is_over { Doing::Over } else { Doing::Ready };
@@ -236,7 +311,10 @@ impl Node {
         } else {
             PageRange::one(page)
         };
-        self.take(setup, node::Input::Page(page, Input::Fault { page, write, wanted }), out);
+        // A frozen page is thawed later.
+        if let Some(input) = self.parts.shard(page).fault(page, write, wanted) {
+            self.take(setup, node::Input::Page(page, input), out);
+        }
     }
 
     /// The call that an operation is, if it is one.
@@ -251,7 +329,9 @@ impl Node {
                 let value = u64::from(self.value(thread, source));
                 sync::Input::Operate(flag.into(), sync::Operation::Exchange(value), waiter)
             }
-            Operation::Load { .. } | Operation::Store { .. } | Operation::Announce { .. } => return None,
+            Operation::Load { .. } | Operation::Store { .. } | Operation::Announce { .. } | Operation::Change(_) => {
+                return None;
+            }
         })
     }
 
@@ -259,10 +339,17 @@ impl Node {
     fn take_step(&mut self, setup: &Setup, thread: usize, step: CallStep, out: &mut Out) {
         self.threads[thread].doing = Doing::Awaits(step);
         match step {
-            CallStep::Publish if setup.fault == Fault::ReleasesUnpublished => {
+            CallStep::Publish if setup.fault == Fault::ReleasesUnpublished || self.parts.releases.is_none() => {
                 self.go_on(thread, CallOutcome::Done);
             }
-            CallStep::Publish => self.publish(setup, thread, out),
+            CallStep::Publish => {
+                self.publish(setup, self.threads[thread].number.into(), out);
+                if setup.fault == Fault::ReleasesUnacknowledged
+                    && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
+                {
+                    self.go_on(thread, CallOutcome::Done);
+                }
+            }
             CallStep::Enter => self.enter(setup, thread, out),
             CallStep::Await => unreachable!("a message, or its own node, wakes a thread that waits"),
             CallStep::Refresh => {
@@ -285,25 +372,24 @@ impl Node {
         next
     }
 
-    fn publish(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+    pub(super) fn publish(&mut self, setup: &Setup, publisher: Waiter, out: &mut Out) {
         if setup.fault == Fault::ClosesEarly {
             self.consistency().knowledge.intervals.close();
         }
-        let publisher = self.threads[thread].number.into();
         let mut acting = self.acting(setup, out);
         let published = node::look_for_stores(&mut acting, &mut Vec::new())
             .and_then(|()| node::publish(&mut acting, publisher, &setup.limits));
         out.check(published);
-        if setup.fault == Fault::ReleasesUnacknowledged
-            && self.threads[thread].doing == Doing::Awaits(CallStep::Publish)
-        {
-            self.go_on(thread, CallOutcome::Done);
-        }
     }
 
-    /// A thread waits for its publication no longer. It releases nothing, and begins its operation again.
-    pub fn give_up(&mut self, setup: &Setup, thread: usize) {
+    /// A thread waits for its publication no longer. It releases nothing, and begins its operation again. Or it waits for a
+    /// change no longer.
+    pub fn give_up(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         self.give_ups -= 1;
+        if self.threads[thread].doing == Doing::Changes {
+            self.give_up_changing(setup, out);
+            return self.let_go(setup, out);
+        }
         faults::end_publication(setup.fault, self.consistency());
         if setup.fault == Fault::ForgetsLate {
             let knowledge = self.consistency().knowledge.clone();
@@ -322,6 +408,9 @@ impl Node {
 
     /// The thread that waits for the publication continues, if it still waits.
     pub(super) fn publication_is_over(&mut self, publisher: u32, setup: &Setup, out: &mut Out) {
+        if self.has_published_for_change(publisher, out) {
+            return;
+        }
         let is_it =
             |thread: &Thread| u32::from(thread.number) == publisher && thread.doing == Doing::Awaits(CallStep::Publish);
         let Some(thread) = self.threads.iter().position(is_it) else { return };
@@ -334,7 +423,7 @@ impl Node {
     fn enter(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         let Thread { number, next, call, .. } = self.threads[thread];
         let input = call.expect("it makes a call").input();
-        if input.releases() && setup.fault != Fault::ReleasesUnpublished {
+        if input.releases() && setup.fault != Fault::ReleasesUnpublished && self.parts.releases.is_some() {
             faults::end_publication(setup.fault, self.consistency());
         }
         match setup.scripts[usize::from(number)].operations[usize::from(next)] {
@@ -387,7 +476,10 @@ impl Node {
         self.end_if_over(setup, thread);
     }
 
-    fn refresh(&mut self, setup: &Setup, out: &mut Out) {
+    pub(super) fn refresh(&mut self, setup: &Setup, out: &mut Out) {
+        if self.parts.releases.is_none() {
+            return;
+        }
         let acquired = node::acquired(&mut self.acting(setup, out), false);
         let Some(notices) = acquired.unwrap_or_else(|what| {
             out.problem(what);
@@ -412,7 +504,9 @@ impl Node {
                 let stepped = arrived.and_then(step);
                 out.check(stepped.map(drop));
             }
-            Packet::Sync { message, knowledge } if message.releases() && setup.fault == Fault::UsesTooEarly => {
+            Packet::Sync { message, knowledge }
+                if message.releases() && setup.fault == Fault::UsesTooEarly && self.parts.releases.is_some() =>
+            {
                 // This mutant does not wait for the knowledge on which the message depends.
                 let _ = self.consistency().knowledge.intervals.learn(NodeId(from), knowledge);
                 self.take(setup, node::Input::Sync(sync::Input::Message(NodeId(from), *message)), out);
@@ -423,14 +517,15 @@ impl Node {
                 out.check(received);
             }
         }
+        self.let_go(setup, out);
     }
 
-    fn take(&mut self, setup: &Setup, input: node::Input, out: &mut Out) {
+    pub(super) fn take(&mut self, setup: &Setup, input: node::Input, out: &mut Out) {
         let stepped = node::take_fact(&mut self.acting(setup, out), input);
         out.check(stepped);
     }
 
-    fn consistency(&mut self) -> &mut Consistency {
+    pub(super) fn consistency(&mut self) -> &mut Consistency {
         self.parts.releases.as_mut().expect("its pages are under release consistency")
     }
 }

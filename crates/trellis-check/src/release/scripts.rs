@@ -4,8 +4,10 @@
 //! instances whose sizes are in the documentation; [`small`] ones are explored for every mutant.
 
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
+use std::ops::Range;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::choices::Base;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 
@@ -28,11 +30,15 @@ pub enum Program {
     AtHome,
     /// Two threads of one node, and one of another.
     Company,
+    /// A page travels with a lock, and all give it another protocol with release consistency.
+    Changes,
+    /// All give a page a sequentially consistent protocol, and the first one again.
+    AndBack,
 }
 
 impl Program {
     /// All programs.
-    pub const ALL: [Program; 8] = [
+    pub const ALL: [Program; 10] = [
         Program::Barriers,
         Program::Locks,
         Program::Chain,
@@ -41,6 +47,8 @@ impl Program {
         Program::Wanders,
         Program::AtHome,
         Program::Company,
+        Program::Changes,
+        Program::AndBack,
     ];
 
     /// The name on the command line.
@@ -54,6 +62,8 @@ impl Program {
             Program::Wanders => "wanders",
             Program::AtHome => "at-home",
             Program::Company => "company",
+            Program::Changes => "changes",
+            Program::AndBack => "and-back",
         }
     }
 }
@@ -111,6 +121,10 @@ impl Writer {
 
     fn barrier(&mut self) {
         self.operations.push(Operation::Barrier);
+    }
+
+    fn change(&mut self, number: u8) {
+        self.operations.push(Operation::Change(number));
     }
 
     fn set(&mut self, flag: u8) {
@@ -258,12 +272,46 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
             };
             vec![thread(0, 0), thread(1, 1), thread(2, 1)]
         }
+        // The lock comes back with the page, which may arrive when the change is over.
+        Program::Changes => each(&|node, w| {
+            w.locked(0, |w| w.store(0, word(node)));
+            if node > 0 {
+                w.locked(0, |w| w.load(0, word(0)));
+            }
+            w.change(0);
+            if node == 0 {
+                (0..pages).for_each(|page| w.store(page, 3));
+            }
+            w.barrier();
+            w.load(last, 3);
+            w.load(0, 3);
+        }),
+        Program::AndBack => each(&|node, w| {
+            for change in 0..2 {
+                (0..pages).for_each(|page| w.store(page, word(node)));
+                w.change(change);
+                w.load(last, word((node + 1) % nodes));
+            }
+        }),
     }
+}
+
+/// The changes of `program`, of the first page.
+fn changes(program: Program, protocol: Protocol, pages: &[u32]) -> Vec<(Range<u32>, Protocol)> {
+    // Pages travel with a lock under both.
+    let travels = |other: &Protocol| *other != protocol && other.base() != Base::HlrcUpdate;
+    let other = Protocol::all_release_consistent().into_iter().find(travels);
+    let to = match program {
+        Program::Changes => vec![other.expect("there are several")],
+        Program::AndBack => vec![Protocol::IVY, protocol],
+        _ => Vec::new(),
+    };
+    to.into_iter().map(|protocol| (pages[0]..pages[0] + 1, protocol)).collect()
 }
 
 /// A cluster in which messages may overtake each other, with threads that run `program`.
 pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks: bool) -> Setup {
-    let pages = match home {
+    let pages: Vec<u32> = match home {
         // Pages in different chunks have different homes.
         Home::Interleaved(_) if size.pages > 1 => {
             (0..size.pages).map(|page| u32::from(page) * trellis_cluster_protocol::CHUNK_PAGES).collect()
@@ -272,6 +320,7 @@ pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks
     };
     Setup {
         protocol,
+        changes: changes(program, protocol, &pages),
         nodes: if program == Program::Company { 2 } else { size.nodes },
         pages,
         home,
@@ -318,6 +367,9 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
             Setup { give_ups: 1, ..of(Program::Barriers, 2, 1, 1, other, marks) },
             Setup { give_ups: 1, ..of(Program::Locks, 2, 1, 1, other, marks) },
             of(Program::Company, 2, 1, 1, manager, marks),
+            of(Program::Changes, 2, 1, 1, manager, marks),
+            of(Program::AndBack, 2, 1, 1, first_touch, marks),
+            of(Program::AndBack, 2, 2, 1, other, marks),
         ]);
     }
     // Pages stay open from their first publication on.

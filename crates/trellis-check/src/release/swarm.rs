@@ -108,12 +108,14 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
             together_pages_max: random.one_of(&[1, 2, 64]),
         },
         give_ups: Random::for_purpose(number, 2).one_of(&[0, 0, 1, 4]),
+        changes: Vec::new(),
         fault,
         scripts: Vec::new(),
     };
     let is_lossy = !setup.is_ordered && random.once_in(3);
     let has_company = manner == Manner::Locks && random.once_in(2);
     setup.scripts = programs(&mut random, &setup, manner, has_company);
+    draw_changes(number, &mut setup);
     let pace = Pace {
         threads_of_8: 1 + random.below(7),
         slow_once_in: random.one_of(&[0, 2, 5, 12]),
@@ -121,6 +123,56 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
         steps_max: 400_000,
     };
     (setup, pace)
+}
+
+/// One of so many runs has changes of protocols.
+const CHANGES_ONCE_IN: u64 = 4;
+
+/// Sometimes one thread of every node changes the protocol of pages, repeatedly. The other threads go on.
+fn draw_changes(number: u64, setup: &mut Setup) {
+    let mut random = Random::for_purpose(number, 3);
+    if !random.once_in(CHANGES_ONCE_IN) {
+        return;
+    }
+    let (last, all) = (setup.protocol, Protocol::bases());
+    for change in 0..1 + random.below(3) as u8 {
+        let (one, other) = (random.index(setup.pages.len()), random.index(setup.pages.len()));
+        let pages = setup.pages[one.min(other)]..setup.pages[one.max(other)] + 1;
+        let protocol = if random.once_in(3) { last } else { random.one_of(&all) };
+        setup.changes.push((pages, protocol));
+        let phase = random.index(4);
+        let nodes = usize::from(setup.nodes);
+        setup.scripts[..nodes].iter_mut().for_each(|script| insert_change(&mut random, phase, change, script));
+    }
+    if random.once_in(4) {
+        setup.protocol = random.one_of(&all);
+    }
+}
+
+/// The thread makes this change, which follows its earlier ones, before its barrier of this number, or at the end. It does
+/// not hold a lock.
+fn insert_change(random: &mut Random, phase: usize, change: u8, script: &mut Script) {
+    let operations = &script.operations;
+    let of_kind = |kind: fn(&Operation) -> bool| {
+        let places = operations.iter().enumerate().filter(move |(_, operation)| kind(operation));
+        places.map(|(place, _)| place)
+    };
+    let barriers: Vec<usize> = of_kind(|operation| *operation == Operation::Barrier).collect();
+    let phase = phase % (barriers.len() + 1);
+    let first = phase.checked_sub(1).map_or(0, |before| barriers[before] + 1);
+    let last = barriers.get(phase).copied().unwrap_or(operations.len());
+    let after = of_kind(|operation| matches!(operation, Operation::Change(_))).next_back().map_or(0, |place| place + 1);
+    let is_free = |place: &usize| {
+        let held = operations[..*place].iter().fold(0, |held, operation| match operation {
+            Operation::Lock(_) => held + 1,
+            Operation::Unlock(_) => held - 1,
+            _ => held,
+        });
+        held == 0
+    };
+    let places: Vec<usize> = (first.max(after)..=last.max(after)).filter(is_free).collect();
+    let place = random.one_of(&places);
+    script.operations.insert(place, Operation::Change(change));
 }
 
 /// Writes the programs of all threads.

@@ -153,7 +153,7 @@ impl Protocol {
     pub fn all() -> Vec<Protocol> {
         let (lock, spin) = (Layer::Lock(Waiting::Sleep), Layer::Lock(Waiting::Spin(100)));
         let delay = Layer::Delay(Threshold::Adaptive);
-        let bases = Protocol::bases().filter(|protocol| !protocol.is_release_consistent());
+        let bases = Protocol::bases().into_iter().filter(|protocol| !protocol.is_release_consistent());
         let (ivy, dynamic) = (Protocol::IVY, Protocol::DYNAMIC);
         let layered = [
             ivy.within(lock),
@@ -170,11 +170,12 @@ impl Protocol {
 
     /// Every protocol with release consistency.
     pub fn all_release_consistent() -> Vec<Protocol> {
-        Protocol::bases().filter(|protocol| protocol.is_release_consistent()).collect()
+        Protocol::bases().into_iter().filter(|protocol| protocol.is_release_consistent()).collect()
     }
 
-    fn bases() -> impl Iterator<Item = Protocol> {
-        Base::ALL.iter().map(|&base| Protocol { base, layers: [None; LAYERS_MAX] })
+    /// The protocols without layers.
+    pub fn bases() -> Vec<Protocol> {
+        Base::ALL.iter().map(|&base| Protocol { base, layers: [None; LAYERS_MAX] }).collect()
     }
 
     /// Whether a load need only see the stores that were released to it ([`super::hlrc`]).

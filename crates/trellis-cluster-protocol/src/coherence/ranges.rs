@@ -5,6 +5,7 @@
 //! when the page is untouched or only its home holds it ([`Coherence::change`]). It must never look into a protocol, and must
 //! never keep a protocol's state for pages that another one handles.
 
+use super::hlrc::Hlrc;
 use super::{CannotChange, Coherence, Effect, Geometry, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
 use crate::page::{Access, NodeId, PageIndex, PageRange};
@@ -60,6 +61,11 @@ impl Ranges {
     /// The protocol of `page`.
     pub fn protocol(&self, page: PageIndex) -> Protocol {
         self.protocols[self.place(page)].0
+    }
+
+    /// What handles `page`, if it is release consistency.
+    pub fn hlrc_of(&self, page: PageIndex) -> Option<&Hlrc> {
+        self.of(page).as_hlrc()
     }
 
     /// The range around `page` and inside `range` whose pages have the protocol of `page`.

@@ -1,7 +1,8 @@
 //! A change of the protocol of pages at one node ([`super::change`]), with what its orders mean for the pages.
 //!
 //! A thread carries a change out: it does what [`Next`] says and passes on how that ended, until [`Next::End`]. At the end it
-//! thaws the pages ([`thaw`]), however the change ended.
+//! thaws the pages ([`thaw`]), however the change ended. If all have changed, it also applies what was released to it, as
+//! after a barrier ([`super::acquired`]).
 //!
 //! Promises: before all nodes say that nothing is under way, no request of this node is, its copies are closed and what it
 //! stored is at its home. Before all nodes change, the home of each page has it, for stores, unless no node ever touched it.
@@ -32,7 +33,9 @@ pub enum Next {
     /// It requests these pages ([`super::gathering`]) and waits until they have come or have been granted to others:
     /// [`Input::Done`].
     Gather(PageRange),
-    /// It publishes what this node stored, and waits until that is over: [`Input::Done`].
+    /// It publishes what this node stored, and waits until that is over: [`Input::Done`]. No other thread of the node
+    /// publishes until the change has ended: it would protect the home's pages again, and its diffs could come after the
+    /// change.
     Publish,
     /// It prepares for the other protocol: [`Input::Done`]. The pages change after that.
     Prepare,
@@ -43,7 +46,7 @@ pub enum Next {
 }
 
 /// How far the order that goes through the pages is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     /// The pages from this one on are left.
     Pages(u32),
@@ -52,7 +55,7 @@ enum Stage {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PageChange {
     change: Change,
     order: Order,

@@ -8,7 +8,9 @@
 //! Promises: the parts decide as in a runtime, in the same functions. It must never wait, or carry anything out.
 
 use super::change::Changes;
-use super::{Consistency, Holds, Input, Leaving, LeavingStep, Outlet, Parts, Releases, Shard, TakeOver, Whole};
+use super::{
+    Carrier, Consistency, Holds, Input, Leaving, LeavingStep, Outlet, Parts, Releases, Shard, TakeOver, Whole,
+};
 use crate::coherence::Coherence;
 use crate::heap::{self, Heap};
 use crate::membership::{self, Membership};
@@ -247,7 +249,7 @@ impl<E: Effects> Whole for E {
     }
 
     fn has_changed_protocols(&mut self) -> bool {
-        false
+        Carrier::has_changed_protocols(&self.hold(0))
     }
 
     fn is_watching(&mut self, shard: u32) -> bool {

@@ -15,6 +15,7 @@ use trellis_cluster_protocol::node::{self, Next, PageChange};
 use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use trellis_memory::{Detection, MapError};
 
+use super::consistency::Turn;
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
 use super::synchronisation::RESERVED_FIRST;
@@ -45,6 +46,8 @@ impl Changes {
 struct Call<'a> {
     /// For the barrier to which this node came last.
     barrier: Option<Ticket<'a>>,
+    /// While it is held, no other thread of this node publishes.
+    turn: Option<Turn<'a>>,
     /// Why this node cannot have the change.
     objection: Option<String>,
     /// What took too long last.
@@ -145,7 +148,7 @@ impl Node {
                     other => other,
                 })?;
             }
-            Next::Publish => self.publish()?,
+            Next::Publish => call.turn = self.publish_and_stay()?,
             Next::Prepare => self.prepare_change(pages, protocol),
             Next::Pass(barriers) => barriers.for_each(|barrier| drop(self.enter_barrier(barrier))),
             Next::End(_) => unreachable!("nothing follows the end"),
@@ -155,10 +158,15 @@ impl Node {
 
     /// What the program is told.
     fn ended(&self, call: Call<'_>, pages: &Range<u32>, protocol: Protocol, ending: Ending) -> Result<(), WaitError> {
-        let Call { objection, late, .. } = call;
+        let Call { objection, late, turn, .. } = call;
+        drop(turn);
         let late = || late.expect("something took too long");
         match ending {
-            Ending::Agreed { objections: 0, .. } => Ok(()),
+            Ending::Agreed { objections: 0, .. } => {
+                // The change orders memory like a barrier, also that of other pages.
+                self.refresh();
+                Ok(())
+            }
             Ending::Agreed { differs, .. } => {
                 Err(WaitError::Misuse(objection.unwrap_or_else(|| refused(pages, protocol, differs))))
             }

@@ -14,7 +14,7 @@ use trellis_cluster_protocol::node::{self, PublicationLimits};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, runs};
 
-use super::ordered::{Ordered, Rank, lock};
+use super::ordered::{Guard, Ordered, Rank, lock};
 use super::pages::{Waiting, shard_number};
 use super::{Node, SHARDS};
 use crate::cluster::WaitError;
@@ -24,8 +24,8 @@ use trellis_record::LiveCounters;
 /// One thread of a node publishes at a time.
 pub(crate) const TURN: Deadline = Deadline {
     who: "a thread of a node",
-    waits_for: "another thread that sends its stores home (`hlrc`)",
-    limit: Limit::Other("as long as that sends, above"),
+    waits_for: "another thread that sends its stores home (`hlrc`), or changes a protocol",
+    limit: Limit::Other("as long as that takes, above"),
     then: "it waits",
     tested: "the wait of the other thread ends it",
 };
@@ -48,6 +48,9 @@ pub(super) struct Consistency {
     /// Every acquire drops all copies.
     drops_all: bool,
 }
+
+/// The turn of a thread that publishes, or changes a protocol.
+pub(super) type Turn<'a> = Guard<'a, Vec<PageRange>>;
 
 impl Consistency {
     pub(super) fn new(
@@ -103,9 +106,14 @@ impl Node {
     /// stored to. When it returns without an error, every store that this node's program made before is at its home. After
     /// an error nothing may be released. If the time was over, the next call finishes what is left.
     pub(super) fn publish(&self) -> Result<(), WaitError> {
+        self.publish_and_stay().map(drop)
+    }
+
+    /// The same. No other thread of this node publishes until the turn is dropped.
+    pub(super) fn publish_and_stay(&self) -> Result<Option<Turn<'_>>, WaitError> {
         self.note_thread();
         if !self.consistency.is_used() {
-            return Ok(());
+            return Ok(None);
         }
         let started = self.now();
         let _inside = self.inside(started);
@@ -118,7 +126,8 @@ impl Node {
         let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.state).end();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-        self.has_waited(waited, || self.too_long(Wait::Publication, self.whom(Wait::Publication)))
+        self.has_waited(waited, || self.too_long(Wait::Publication, self.whom(Wait::Publication)))?;
+        Ok(Some(turn))
     }
 
     pub(super) fn homes_that_owe_an_answer(&self) -> String {

@@ -226,11 +226,12 @@ impl Hlrc {
         }
     }
 
-    /// The protocol of these pages will be changed: only their directories keep them open.
+    /// The protocol of these pages will be changed: only directories that are their homes keep them open. Another directory
+    /// fetches them afterwards, because what it has may be old.
     pub(super) fn close(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
         let first = effects.len();
         for page in range.pages() {
-            if !self.is_directory(page) {
+            if !(self.is_directory(page) && self.is_home(page)) {
                 self.revoke(page, effects);
             }
         }
@@ -243,6 +244,10 @@ impl Hlrc {
             let Effect::Revoke(dropped) = effects[index] else { continue };
             let page = dropped.first();
             if self.is_home(page) {
+                // A home that sends its twin has to know what differs from it.
+                if self.geometry.marks && self.has(page, TWIN) && !self.has(page, DIRTY) {
+                    effects.push(Effect::Inspect(page));
+                }
                 continue;
             }
             if self.has(page, DIRTY) {
@@ -307,7 +312,8 @@ impl Hlrc {
 mod tests {
     use super::*;
     use crate::coherence::{Content, Geometry, Input, Protocol};
-    use crate::homes::{Home, Manager};
+    use crate::homes::{FirstTouch, Home, Manager};
+    use crate::page::Access;
 
     /// A publication that took too long is followed by another one of the same page.
     #[test]
@@ -348,5 +354,29 @@ mod tests {
         assert_eq!(step(publish), (0, false), "the first diff is under way");
         assert_eq!(step(diffed(0)), (1, false));
         assert_eq!(step(diffed(1)), (0, true));
+    }
+
+    #[test]
+    fn only_a_home_keeps_a_page_open_for_its_next_protocol() {
+        let (me, other) = (NodeId(0), NodeId(1));
+        let (page, range) = (PageIndex(2), PageRange::one(PageIndex(2)));
+        let closes = |home, inputs: &[Input]| {
+            let geometry = Geometry { me, nodes: 2, founders: 2, pages: 4, shard: 0, shards: 1, home, marks: false };
+            let mut node = "hlrc(invalidate)".parse::<Protocol>().expect("a protocol").start(geometry);
+            let mut effects = Vec::new();
+            inputs.iter().for_each(|input| node.step(0, *input, &mut effects));
+            assert_eq!(node.access(page), Access::Read);
+            effects.clear();
+            node.step(0, Input::Close { range }, &mut effects);
+            effects.contains(&Effect::Revoke(range))
+        };
+        let load = Input::Fault { page, write: false, wanted: range };
+        let from_other = |message| Input::Message { from: other, message };
+        let request =
+            Message::Request { demand: page, range, write: true, announced: false, requester: other, hops: 0 };
+        let copy = Message::Copy { demand: page, range, content: Content::Bytes, stamp: 0, home: false };
+        // The directory is the home, and another node has a copy; or another node was the first to touch the page.
+        assert!(!closes(Home::Manager(Manager(me)), &[from_other(request), load]));
+        assert!(closes(Home::FirstTouch(FirstTouch), &[from_other(request), load, from_other(copy)]));
     }
 }
