@@ -40,14 +40,14 @@ impl Changes {
     }
 }
 
-/// What one call of the program found out.
+/// The result of one call of the program.
 #[derive(Default)]
 struct Call<'a> {
     /// For the barrier to which this node came last.
     barrier: Option<Ticket<'a>>,
     /// Why this node cannot have the change.
     objection: Option<String>,
-    /// What took too long last.
+    /// The step that took too long last.
     late: Option<WaitError>,
 }
 
@@ -153,7 +153,7 @@ impl Node {
         Ok(Input::Done)
     }
 
-    /// What the program is told.
+    /// The error for the program.
     fn ended(&self, call: Call<'_>, pages: &Range<u32>, protocol: Protocol, ending: Ending) -> Result<(), WaitError> {
         let Call { objection, late, .. } = call;
         let late = || late.expect("something took too long");
