@@ -1,8 +1,10 @@
-//! `trellis completions`, the manual pages, and the reference of all options: they are made from the definitions of the command line, as `--help` is.
+//! `trellis completions`, the manual pages, and the reference of all options. They are made from the definitions of the
+//! command line, as `--help` is.
 //!
 //! Promises: the same command writes the same bytes in the same environment (some defaults follow from it); a page
 //! names no date. It must never write outside the given folder.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -74,24 +76,44 @@ pub(crate) fn manual(arguments: &ManualArguments, command: clap::Command) -> End
     Ok(exit::FINE)
 }
 
+/// The number of options that a command must have in common with an earlier one to refer to it.
+const COMMON_MIN: usize = 4;
+
+/// The tables so far: of each command its name and its rows.
+type Tables = Vec<(String, BTreeSet<String>)>;
+
 /// Adds the table of each command that is not within another one, in the order of the help.
 fn list_options(page: &mut String, command: &clap::Command) {
+    let mut before = Tables::new();
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         let about = inner.get_about().map(|about| in_cell(&about.to_string())).unwrap_or_default();
         let name = name_of(inner);
         // Writing to a string cannot fail.
-        let _ = write!(page, "\n## `{name}`\n\n{about}.\n\n| option | |\n|---|---|\n{}", rows_of(inner));
+        let _ = write!(page, "\n## `{name}`\n\n{about}.\n\n| option | |\n|---|---|\n{}", rows_of(inner, &mut before));
     }
 }
 
-/// The rows of a command, and those of the commands in it, each behind its name.
-fn rows_of(command: &clap::Command) -> String {
+/// The rows of a command, and those of the commands in it, each behind its name. Options that an earlier command has, too,
+/// share a row that refers to it.
+fn rows_of(command: &clap::Command, before: &mut Tables) -> String {
     let is_listed =
         |argument: &&Arg| !argument.is_hide_set() && !matches!(argument.get_id().as_str(), "help" | "version");
-    let mut rows: String = command.get_arguments().filter(is_listed).map(option).collect();
+    let all: Vec<[String; 2]> = command.get_arguments().filter(is_listed).map(option).collect();
+    let own: BTreeSet<String> = all.iter().map(row).collect();
+    let alike = before.iter().map(|(first, rows)| (rows.intersection(&own).count(), first, rows));
+    // Of several, the first one.
+    let most = alike.rev().max_by_key(|(count, ..)| *count).filter(|(count, ..)| *count >= COMMON_MIN);
+    let is_common = |cells: &&[String; 2]| most.is_some_and(|(_, _, rows)| rows.contains(&row(cells)));
+    let mut rows: String = all.iter().filter(|cells| !is_common(cells)).map(row).collect();
+    if let Some((_, first, theirs)) = most {
+        let names: Vec<&str> = all.iter().filter(is_common).map(|cells| cells[0].as_str()).collect();
+        let names = if theirs.is_subset(&own) { "all options".to_owned() } else { names.join(", ") };
+        let _ = writeln!(rows, "| {names} of `{first}` | as there |");
+    }
+    before.push((name_of(command).to_owned(), own));
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         let about = inner.get_about().map(|about| in_cell(&about.to_string())).unwrap_or_default();
-        let _ = write!(rows, "| **`{}`** | **{about}** |\n{}", name_of(inner), rows_of(inner));
+        let _ = write!(rows, "| **`{}`** | **{about}** |\n{}", name_of(inner), rows_of(inner, before));
     }
     rows
 }
@@ -100,8 +122,12 @@ fn name_of(command: &clap::Command) -> &str {
     command.get_bin_name().unwrap_or_else(|| command.get_name())
 }
 
-/// A row of the table: how an option is written, its text, and what `--help` adds to that.
-fn option(argument: &Arg) -> String {
+fn row([names, text]: &[String; 2]) -> String {
+    format!("| {names} | {text} |\n")
+}
+
+/// The cells of an option: how it is written; its text, and what `--help` adds to that.
+fn option(argument: &Arg) -> [String; 2] {
     let values =
         argument.get_value_names().filter(|_| argument.is_positional() || argument.get_action().takes_values());
     let value = values.unwrap_or_default().join(" ");
@@ -129,7 +155,7 @@ fn option(argument: &Arg) -> String {
     add("Default", defaults.filter(|value| takes_values && !value.is_empty() && !value.starts_with('/')).collect());
     add("Variable", argument.get_env().into_iter().map(|name| name.to_string_lossy().into_owned()).collect());
     let written: Vec<String> = written.iter().map(|name| format!("`{}`", name.replace('|', "\\|"))).collect();
-    format!("| {} | {} |\n", written.join(", "), text.join(". "))
+    [written.join(", "), text.join(". ")]
 }
 
 /// Text in a cell of a table; what is code stays as it is.

@@ -85,7 +85,7 @@ pub struct Geometry {
     pub shard: u32,
     /// Number of shards.
     pub shards: u32,
-    /// Who manages which page.
+    /// The managers of pages.
     pub home: Home,
     /// The kernel of this node marks pages that are stored to, so that stores are noticed without faults ([`hlrc`]).
     pub marks: bool,

@@ -203,7 +203,7 @@ impl<K: HomeObject> Table<K> {
             let mut object = K::default();
             object.demand(caller, demand, &mut self.numbers, answers);
             if object != K::default() {
-                // Nobody waits for an answer that could say so.
+                // No thread waits for an answer that could say so.
                 answers.push(Answer::Wrong("a release of one more semaphore than a home keeps"));
             }
             return;

@@ -85,7 +85,7 @@ choices! {
 choices! {
     /// Which copies an acquire drops under `hlrc`, unless this node is their home.
     AcquireDrops {
-        /// Those that notices name.
+        /// The copies that notices name.
         Noticed = "noticed",
         /// All: a program that lacks synchronisation fails more often, and runs slowly.
         All = "all",
@@ -193,7 +193,7 @@ choices! {
         /// All memory is taken and mapped at the start, so that no first touch costs anything later. With hlrc, it is
         /// twice as much.
         Full = "full",
-        /// Nothing is checked.
+        /// The memory is not checked.
         Overcommit = "overcommit",
     }
 }

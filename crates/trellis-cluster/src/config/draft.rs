@@ -15,7 +15,7 @@ pub(super) const JOB: &str = "trellis";
 /// The keys that say how nodes are found. In an environment, which several programs write, the first of them counts.
 const WAYS: [&str; 4] = ["join", "nodes", "rendezvous", "engine"];
 
-/// What is known so far.
+/// The values that are known so far.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) config: Config,

@@ -150,7 +150,7 @@ fn random_digits() -> Result<String, String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(number)))
 }
 
-/// Who has come.
+/// The nodes that have come.
 #[derive(Debug, Default)]
 struct Roll {
     /// A random number of this rendezvous, which each question that changes something repeats: a recorded question is
@@ -161,7 +161,7 @@ struct Roll {
     arrivals: Vec<Arrival>,
     /// The texts of all nodes by number, once all have come.
     texts: Vec<String>,
-    /// Those who have heard the whole list.
+    /// The nodes that have heard the whole list.
     informed: BTreeSet<String>,
 }
 
@@ -300,7 +300,7 @@ fn answer_others(
     }
     let options = TcpOptions {
         node: 0,
-        // Nobody is dialled.
+        // No node is dialled.
         addresses: vec![place.address.clone(), String::new()],
         listener: Some(listener),
         secret: *secret.bytes(),

@@ -1,4 +1,4 @@
-//! What Slurm says in the environment of its tasks: lists of hosts, and counts for each of them.
+//! The environment that Slurm gives to its tasks: lists of hosts, and counts for each of them.
 //!
 //! Source: srun(1), sbatch(1) and scontrol(1) of Slurm 22.05, "hostlist expressions".
 

@@ -41,7 +41,7 @@ impl Changes {
     }
 }
 
-/// What one call of the program found out.
+/// The result of one call of the program.
 #[derive(Default)]
 struct Call<'a> {
     /// For the barrier to which this node came last.
@@ -50,7 +50,7 @@ struct Call<'a> {
     turn: Option<Turn<'a>>,
     /// Why this node cannot have the change.
     objection: Option<String>,
-    /// What took too long last.
+    /// The step that took too long last.
     late: Option<WaitError>,
 }
 
@@ -156,7 +156,7 @@ impl Node {
         Ok(Input::Done)
     }
 
-    /// What the program is told.
+    /// The error for the program.
     fn ended(&self, call: Call<'_>, pages: &Range<u32>, protocol: Protocol, ending: Ending) -> Result<(), WaitError> {
         let Call { objection, late, turn, .. } = call;
         drop(turn);

@@ -296,7 +296,7 @@ mod tests {
             locked.wait();
             let mut take_over = TakeOver::default();
             take_over.name(PageRange::one(PageIndex(0)));
-            // What is announced need not be fetched.
+            // An announced page need not be fetched.
             let announced = take_over.next_step();
             assert_eq!(announced, Some(Taking::Announce(PageRange::one(PageIndex(0)))));
             let taken = if node == 0 { cluster.inner().take_pages(&mut take_over) } else { Ok(None) };

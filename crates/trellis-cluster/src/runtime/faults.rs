@@ -240,7 +240,7 @@ impl Node {
     /// A thread is about to touch all of these pages, and serves its own faults.
     fn announce(&self, pages: Range<u32>, write: bool) {
         self.refuse_after_leaving();
-        // Those at memory servers are waited for by threads of their own.
+        // Other threads wait for pages at memory servers.
         if self.leases.get().is_some() {
             return;
         }

@@ -63,7 +63,7 @@ impl SharedHeap {
     }
 }
 
-/// What to do when memory is short. The advice is "by much", because a program learns of one failed allocation at a
+/// The advice when memory is short. The advice is "by much", because a program learns of one failed allocation at a
 /// time.
 const LARGER: &str = "raise heap_bytes or region_bytes, by much (region_bytes=64GiB is fine): pages take memory only when they \
                       are touched";

@@ -30,12 +30,12 @@ pub(crate) const HOLD: Deadline = Deadline {
 /// older one: this is for the sentences of errors.
 const ASKED_PLACES: u32 = 64;
 
-/// What the protocol crate decides about the pages of some chunks, and who waits for them.
+/// The protocol's state for the pages of some chunks, and the threads that wait for them.
 pub(super) struct Shard {
     pub(super) node: node::Shard<Ranges>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
-    /// Whom this node asked for pages.
+    /// The nodes that this node asked for pages.
     asked: [Asked; ASKED_PLACES as usize],
     /// A protocol here has layers, to which the time matters.
     pub(super) is_timed: bool,
@@ -52,7 +52,7 @@ pub(super) enum Waiting {
     Kernel { page: PageIndex, offset: u32, since: u64, event: Event, asked: bool, is_noted: bool },
 }
 
-/// Whom this node asked for a page last, and what it heard.
+/// The node that was asked for a page last, and its answer.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     page: PageIndex,
@@ -88,7 +88,7 @@ impl Shard {
         self.is_timed |= is_timed(protocol);
     }
 
-    /// Whom this node asked for `page` last, where that is still known.
+    /// The node that was asked for `page` last, if that is still known.
     pub(super) fn asked_for(&self, page: PageIndex) -> Option<Asked> {
         Some(self.asked[(page.0 % ASKED_PLACES) as usize]).filter(|asked| asked.page == page)
     }
@@ -102,7 +102,7 @@ fn is_timed(protocol: Protocol) -> bool {
     protocol.layers().next().is_some()
 }
 
-/// What the protocols of one shard must know.
+/// The facts that the protocols of one shard need.
 pub(super) fn geometry(config: &Config, pages: u32, shard: u32, marks: bool) -> Geometry {
     Geometry {
         me: NodeId(config.node as u16),
@@ -119,7 +119,7 @@ pub(super) fn geometry(config: &Config, pages: u32, shard: u32, marks: bool) -> 
 /// The pure counterpart of the configured home.
 fn home(config: &Config) -> Home {
     match config.home {
-        // Nobody asks for pages that lie at memory servers.
+        // No node is asked for pages that lie at memory servers.
         config::Home::Manager | config::Home::MemoryServer => Home::Manager(Manager(NodeId(config.manager as u16))),
         config::Home::Interleaved => Home::Interleaved(Interleaved),
         config::Home::FirstTouch => Home::FirstTouch(FirstTouch),
@@ -287,7 +287,8 @@ impl Node {
                     self.leave_inside();
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
-                    // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.
+                    // The runtime does not learn when that thread runs on. Usually nobody asks, either, so no timer is
+                    // set.
                     shard.node.timers.hold(page, self.now(), WAKE_UP_NS);
                 }
                 _ => {

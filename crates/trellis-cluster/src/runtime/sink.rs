@@ -21,7 +21,7 @@ const SPARE_BODIES_MAX: usize = 8;
 /// under way.
 const PLACED_BODIES_MAX: usize = QUEUE_BYTES_MAX / INLINE_BODY_BYTES_MAX;
 
-/// What the reader of a refusal can do.
+/// The next step for the reader of a refusal.
 const CHANGED_ON_ITS_WAY: &str = "it was changed on its way, or that node runs another build: compare `trellis --version` \
                                   on both hosts, and use `security = \"signed\"` where the network cannot be trusted";
 

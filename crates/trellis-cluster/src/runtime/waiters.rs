@@ -44,8 +44,8 @@ const DONE: u32 = 4;
 /// The thread sleeps until the link or the wake-up descriptor wakes it.
 const AT_LINK: u32 = 5;
 const STATES: u32 = 8;
-/// The number of successive uses of a slot that have different names. Only a signal that is late by so many could hit
-/// another use.
+/// The number of successive uses of a slot that have different names. Only a signal that is late by this number of uses
+/// could hit another one.
 const USES: u32 = u32::MAX / SLOTS as u32 + 1;
 
 /// The slots of one node.

@@ -70,7 +70,7 @@ struct Reported {
     next_ns: u64,
 }
 
-/// What has been reported so far.
+/// The waits that were reported so far.
 struct Watch {
     reported: Vec<Reported>,
     /// How long a wait of a kind takes until it is reported, if that is not [`REPORT_NS`].

@@ -60,7 +60,7 @@ impl Semaphore<'_> {
         Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
-    /// Adds `count` permits. So many acquisitions continue, now or when they come.
+    /// Adds `count` permits. As many acquisitions continue, now or when they come.
     ///
     /// # Errors
     ///

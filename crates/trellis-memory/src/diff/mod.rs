@@ -46,9 +46,9 @@ const _: () = assert!(FIRST_BITS + COUNT_BITS + 1 == u32::BITS);
 /// The maximum length of the diff of a page, in bytes.
 ///
 /// A word has nine bytes of it. A run with masks has at least one byte that did not change, so it takes at most three
-/// more than its words have, for its header; a whole run of n words takes 4 - n more, that is at least four less where it
-/// ends a run with masks. Two runs with masks in a group are otherwise apart by words that take nothing. So at most
-/// three bytes more than nine a word are taken, in the last group.
+/// more than its words have, for its header; a whole run of n words takes 4 - n more, that is at least four less where
+/// it ends a run with masks. Two runs with masks in a group are otherwise apart by words that take nothing. So a diff
+/// takes at most nine bytes for each word, and three more in its last group.
 pub const fn bytes_max(page_bytes: usize) -> usize {
     page_bytes + page_bytes / 8 + 16
 }
@@ -348,7 +348,7 @@ impl Writer<'_> {
         self.at = at;
     }
 
-    /// Writes eight bytes at this place. Those that follow the valid ones are overwritten later.
+    /// Writes eight bytes at this place. The bytes that follow the valid ones are overwritten later.
     ///
     /// # Safety
     /// It is in the space that `new` reserved.

@@ -42,9 +42,9 @@ impl Dynamic {
         }
     }
 
-    /// Handles a store to a page whose neighbours are welcome. Those go with it that no node has touched, of which the
-    /// requester has a copy, or that never left this node, their home. Others may be in use here: a stream of stores that
-    /// runs past the end of its own part must not strip the neighbour's.
+    /// Handles a store to a page whose neighbours are welcome. The neighbours that go with it are pages that no node
+    /// has touched, of which the requester has a copy, or that never left this node, their home. Others may be in use
+    /// here: a stream of stores that runs past the end of its own part must not strip the neighbour's.
     fn page_requested(&mut self, request: Request, effects: &mut Vec<Effect>) {
         let Request { from, demand, range, .. } = request;
         if !self.is_root(demand) || self.next[self.slot(demand)] != 0 {

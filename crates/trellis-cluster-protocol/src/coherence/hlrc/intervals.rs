@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(nodes[1].learn(NodeId(0), &sent), Ok(Learnt::Known));
         assert!(nodes[1].take_unapplied(&mut Vec::new()), "anything may have changed");
         assert_eq!(nodes[1].time(), nodes[0].time());
-        // That is passed on, too.
+        // These notices are passed on, too.
         let sent = send(&mut nodes, 1, 2);
         assert_eq!(nodes[2].learn(NodeId(1), &sent), Ok(Learnt::Known));
         assert!(nodes[2].take_unapplied(&mut Vec::new()));

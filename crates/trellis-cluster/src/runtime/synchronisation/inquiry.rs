@@ -17,7 +17,7 @@ struct Answers {
 }
 
 impl Node {
-    /// Who is in the way of a wait, as a part of its sentence.
+    /// The nodes or threads for which a call waits, as a part of its sentence.
     pub(in crate::runtime) fn whom(&self, wait: Wait) -> String {
         let subject = |kind, id| Subject { kind, id };
         let page = |page: u64| PageIndex(page as u32);

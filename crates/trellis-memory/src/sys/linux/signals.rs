@@ -157,7 +157,8 @@ fn restore_default(signal: c_int) {
 /// Says that the calling thread is about to touch all of these bytes, and stores to them with `write`. Pages of regions
 /// that are missing come together then, instead of one after the other. This is a hint: nothing depends on it.
 ///
-/// Only regions whose faults are served in the faulting thread are told. Async-signal-safe; `errno` stays as it is.
+/// Only regions whose faults are served in the faulting thread get the announcement. Async-signal-safe; `errno` stays
+/// as it is.
 pub fn announce(start: usize, bytes: usize, write: bool) {
     let (mut at, end) = (start, start.saturating_add(bytes));
     while at < end {

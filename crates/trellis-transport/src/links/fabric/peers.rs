@@ -22,7 +22,7 @@ pub(super) const WINDOW_MAX: usize = 16;
 /// Buffers for a peer besides two for each frame of its window: one for its hello, and one spare.
 const SPARE_PACKETS: usize = 2;
 
-/// What the threads of a node share; see the module text.
+/// The state that the threads of a node share; see the module text.
 pub(super) struct Shared {
     pub(super) node: usize,
     /// The link by which peers find, authenticate and lose each other.

@@ -18,7 +18,7 @@ use crate::links::descriptors::{self, Descriptor};
 /// The two directions in sequence: first the one that the node with the higher number writes.
 const CHANNEL_BYTES: usize = 2 * RING_BYTES;
 
-/// What two nodes share; see the module text.
+/// The memory that two nodes share; see the module text.
 pub(super) struct Channel {
     /// The ring that the peer writes.
     pub(super) incoming: Ring,

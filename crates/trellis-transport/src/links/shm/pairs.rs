@@ -240,7 +240,7 @@ impl Shm {
             }
         } else if self.pollers.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.mark_sleeping(true);
-            // What arrived before the marks were set woke no one.
+            // Frames that arrived before the marks were set woke no thread.
             let pairs = self.order[..self.rings.load(Ordering::SeqCst)].iter();
             let mut pairs = pairs.map(|number| &self.pairs[number.load(Ordering::Relaxed) as usize]);
             if pairs.any(|pair| pair.has_frame() || pair.queued.load(Ordering::Acquire)) {

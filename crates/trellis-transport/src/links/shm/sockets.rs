@@ -57,7 +57,8 @@ pub(super) fn connect(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Takes a waiting connection of this user, if there is one. Those of other users are closed, and counted in `refused`.
+/// Takes a waiting connection of this user, if there is one. Connections of other users are closed, and counted in
+/// `refused`.
 pub(super) fn accept(listener: &Descriptor, refused: &AtomicU64) -> io::Result<Option<Descriptor>> {
     loop {
         match Descriptor::adopt(|| rustix::net::accept_with(listener.borrowed()?, SOCKET_FLAGS)) {

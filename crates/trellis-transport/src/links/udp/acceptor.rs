@@ -55,7 +55,7 @@ const AGAIN_NS_MAX: Nanoseconds = 250_000_000;
 /// After so many the dialler starts again, with a new first message and the next address of the name: an attacker may
 /// have been quicker with a copy of the previous one.
 const ASKED_MAX: u32 = 20;
-/// So many unanswered messages are reported as trouble.
+/// The number of unanswered messages that is reported as trouble.
 const ASKED_UNTIL_TROUBLE: u32 = 5;
 
 const SECOND_MAGIC: [u8; 8] = *b"trellis\x12";
@@ -379,7 +379,7 @@ impl Acceptor {
                 answered.answer(&self.listening);
                 continue;
             }
-            // What the peer sends besides, before its confirmation arrived, it sends again.
+            // The peer sends again what it sent before its confirmation arrived.
             let third: Option<&[u8; CONFIRMATION_DATAGRAM_BYTES]> = room[..count].try_into().ok();
             let Some(third) = third.filter(|third| third.starts_with(&THIRD_MAGIC)) else { continue };
             let tag: &[u8; CONFIRMATION_BYTES] = third[THIRD_MAGIC.len()..].try_into().expect("the rest of it");

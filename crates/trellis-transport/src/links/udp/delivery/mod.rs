@@ -68,7 +68,7 @@ pub const UNACKNOWLEDGED_MAX: u32 = 16;
 pub const RESEND_NS_MIN: Nanoseconds = 5_000_000;
 /// The longest such time; see [`RESEND_NS_MIN`].
 pub const RESEND_NS_MAX: Nanoseconds = 500_000_000;
-/// That time before anything was measured.
+/// The same time before anything was measured.
 pub const RESEND_NS_FIRST: Nanoseconds = 20_000_000;
 /// The silence after which the other side is asked for a sign of life.
 pub const PROBE_NS: Nanoseconds = 500_000_000;
@@ -101,8 +101,8 @@ pub struct Acknowledgement {
     pub beyond: [u64; WORDS],
     /// Bytes that may be in flight to this side, as [`cost`] counts them.
     pub room_bytes: u32,
-    /// The number of fragments from `cumulative` on that are known to have been sent; 0 if that is not known. Those of
-    /// them that are not marked are missing.
+    /// The number of fragments from `cumulative` on that are known to have been sent; 0 if that is not known. Fragments
+    /// that are not marked are missing.
     pub expected: u32,
 }
 
