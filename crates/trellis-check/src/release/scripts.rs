@@ -292,6 +292,8 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
                 w.change(change);
                 w.load(last, word((node + 1) % nodes));
             }
+            // If the changes are given up, nothing else publishes the last stores.
+            w.barrier();
         }),
     }
 }
