@@ -16,11 +16,15 @@ static int *(*own)(void);
 static char *bytes;
 static int ends[2];
 static void *upper, *own_handle;
+static int together;
+
+static void *load(void *unused);
 
 // Every thread has the library as soon as one of any node has loaded it.
 static void *work(void *argument) {
     int number = (int)(long)argument;
     pthread_barrier_wait(&barrier);
+    if (together) load(NULL);
     pthread_barrier_wait(&barrier);
     CHECK(*own() == 7);
     *own() += number;
@@ -62,19 +66,22 @@ static void *load(void *unused) {
     CHECK(*(int *)dlsym(upper, "upper_begun") == 1 && *(int *)dlsym(upper, "upper_inner") == 1);
     const char *(*said)(void) = dlsym(upper, "said");
     CHECK(strcmp(said(), "from below") == 0);
+    // At once, perhaps while others still ask for it: no store may be lost.
+    add(4998);
     return unused;
 }
 
 int main(int count, char **arguments) {
     CHECK(count == 3 && chdir(arguments[1]) == 0 && pipe(ends) == 0);
     pthread_t threads[THREADS], loader;
+    own_handle = dlopen(NULL, RTLD_NOW);
+    together = strcmp(arguments[2], "together") == 0;
     pthread_barrier_init(&barrier, NULL, THREADS + 1);
     for (long i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, (void *)i) == 0);
     pthread_barrier_wait(&barrier);
-    own_handle = dlopen(NULL, RTLD_NOW);
     if (strcmp(arguments[2], "here") == 0) {
         load(NULL);
-    } else {
+    } else if (!together) {
         CHECK(pthread_create(&loader, NULL, load, NULL) == 0 && pthread_join(loader, NULL) == 0);
     }
     pthread_barrier_wait(&barrier);
@@ -82,6 +89,7 @@ int main(int count, char **arguments) {
     for (int turn = 0; turn < THREADS; turn++) pthread_barrier_wait(&barrier);
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(add(4999) == THREADS * 50 + 1 && add(2) == 4);
+    CHECK(add(4998) == (together ? THREADS : 1) + 1);
     CHECK(dlsym(RTLD_DEFAULT, "add") == (void *)add);
     // A part of the C library that nothing has loaded yet: each node has its own.
     void *of_c = dlopen("libresolv.so.2", RTLD_NOW);

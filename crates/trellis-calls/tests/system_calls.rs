@@ -65,7 +65,7 @@ fn memory_of_a_known_size_is_copied() {
             assert_eq!(bytes as usize, folder.as_os_str().len() + 1);
             let seen = shared.seen(text, bytes as usize - 1);
             assert_eq!(String::from_utf8(seen).unwrap(), folder.to_str().unwrap());
-            // What the kernel does not set stays. Nobody is waited for: the kernel sets the numbers to zero.
+            // Fields that the kernel does not set keep their values. No child has ended, so the kernel sets the numbers to zero.
             let about = shared.bytes(&[5; 160]);
             let answer =
                 made(shared, libc::SYS_waitid, [libc::P_ALL as usize, 0, address(about), libc::WEXITED as usize]);

@@ -214,7 +214,7 @@ fn libraries_may_be_loaded_while_threads_run() {
     let says = "loading: all right\nupper ends after 301\nlower ends\n";
     const BY_ANOTHER_THREAD: &[&str] = &["--set", "catch=handler"];
     for (nodes, options) in [(1, &[] as &[&str]), (2, &[]), (3, &[]), (2, BY_ANOTHER_THREAD)] {
-        for place in ["here", "there"] {
+        for place in ["here", "there", "together"] {
             let file = Folder::new();
             let mut command = command(&["threads", "-n", &nodes.to_string(), "--timeout", "50s"]);
             command.args(options).arg(&program).arg(folder.path()).arg(place).current_dir(file.path());

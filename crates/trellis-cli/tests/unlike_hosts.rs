@@ -1,5 +1,5 @@
 //! `trellis run --hosts` where one host allows less than the other: by its user, its seccomp profile, its control group
-//! or its processors. What the machines of a lab cannot differ in (kernels, page sizes, C libraries) is in
+//! or its processors. Machines of a lab cannot differ in kernel, page size or C library; that is in
 //! `docs/reference/limits.md`.
 
 mod support;

@@ -207,7 +207,7 @@ fn memory_that_is_about_to_be_copied_is_there_when_it_is_touched() {
                 every().for_each(|index| {
                     assert_eq!(word(cluster, index).fetch_add(1, Ordering::Relaxed), index as u64);
                 });
-                // What is here is not asked for again.
+                // The node does not request pages that it has.
                 trellis::memory::announce(std::ptr::from_ref(from) as usize, pages * 4096, true);
                 let since = cluster.counters().since(&before);
                 assert_eq!(since.read_faults + since.write_faults + since.upgrade_faults, 0);

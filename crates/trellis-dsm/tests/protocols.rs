@@ -118,7 +118,7 @@ fn a_stream_arrives_whole_whether_announced_or_not() {
     });
 }
 
-/// What a system call is about to copy is announced by its address. It ends within pages.
+/// A system call announces the memory that it is about to copy, whose ends lie within pages.
 #[test]
 fn memory_that_is_about_to_be_copied_comes_whole() {
     let words = 600 * PAGE_WORDS;

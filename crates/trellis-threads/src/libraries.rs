@@ -48,7 +48,7 @@ const AT_ONCE_MAX: usize = 256;
 /// The address for the next library, which node 0 knows, and the end of all.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
-/// One more than the slot of the thread of node 0 that loads; 0 if there is none.
+/// One more than the slot of the thread of this node that loads, or looks for a library; 0 if there is none.
 static OWNER: AtomicUsize = AtomicUsize::new(0);
 /// What a thread of this node loads now.
 static LOADING: AtomicPtr<Loading> = AtomicPtr::new(null_mut());
@@ -87,7 +87,8 @@ pub(crate) unsafe fn open(real: Open, file: *const c_char, how: c_int) -> *mut c
             return real(file, how);
         }
         let is_only_asked = file.is_null() || how & libc::RTLD_NOLOAD != 0;
-        let here = if is_only_asked { real(file, how) } else { real(file, how | libc::RTLD_NOLOAD) };
+        // A library that another thread is loading is not shared yet, and its constructors have not run.
+        let here = alone(|| if is_only_asked { real(file, how) } else { real(file, how | libc::RTLD_NOLOAD) });
         if start::node() == 0 && !here.is_null() || is_only_asked && here.is_null() {
             return here;
         }
@@ -289,22 +290,26 @@ pub(crate) unsafe fn error(real: Error) -> *mut c_char {
 extern "C-unwind" fn load_at_first_node(request: *mut c_void) -> *mut c_void {
     // SAFETY: the request of a thread that waits.
     let request = unsafe { &*request.cast::<Request>() };
-    let owner = own_slot() + 1;
-    let lock = (&raw const control().libraries) as usize;
-    let is_nested = OWNER.load(Ordering::Relaxed) == owner;
-    if !is_nested {
-        runtime::once_lock(lock);
-        OWNER.store(owner, Ordering::Relaxed);
-    }
-    match load_everywhere(request) {
+    alone(|| match load_everywhere(request) {
         Ok(libraries) => initialise(&libraries),
         Err(error) => request.error.store(in_region(error.as_bytes()), Ordering::Release),
-    }
-    if !is_nested {
-        OWNER.store(0, Ordering::Relaxed);
-        runtime::once_unlock(lock);
-    }
+    });
     null_mut()
+}
+
+/// Calls `work` while no other thread of any node loads a library. A constructor may call this again.
+fn alone<T>(work: impl FnOnce() -> T) -> T {
+    let owner = own_slot() + 1;
+    if OWNER.load(Ordering::Relaxed) == owner {
+        return work();
+    }
+    let lock = (&raw const control().libraries) as usize;
+    runtime::once_lock(lock);
+    OWNER.store(owner, Ordering::Relaxed);
+    let result = work();
+    OWNER.store(0, Ordering::Relaxed);
+    runtime::once_unlock(lock);
+    result
 }
 
 /// Loads a library at every node, and shares its variables; what the loader of node 0 says if it cannot.

@@ -222,7 +222,7 @@ impl<'a> Carrier for Acting<'a> {
         (changing.is_some() || *has_changed) && self.setup.fault != Fault::PiggybacksAfterChange
     }
 
-    /// What the new protocol takes over as open to stores is opened, however stores were noticed before.
+    /// Opens the pages that the new protocol takes over as open to stores, however stores were noticed before.
     fn has_changed(&mut self, run: PageRange, _protocol: Protocol) {
         let Acting { node, setup, .. } = self;
         for page in run.pages().filter(|_| setup.marks(node.me)) {

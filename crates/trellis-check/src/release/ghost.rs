@@ -36,7 +36,7 @@ impl Knowledge {
 /// A point at which threads meet, repeatedly.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Meeting {
-    /// What is known there, alternating between two uses.
+    /// The stores known there. The two uses alternate.
     uses: [Option<Knowledge>; 2],
     /// Each thread's number of arrivals; the maximum for one that never comes.
     arrivals: Vec<u16>,

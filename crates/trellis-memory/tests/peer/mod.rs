@@ -165,7 +165,7 @@ impl World {
         self.region.base().wrapping_add(offset)
     }
 
-    /// What was announced since the last question: pages, and whether they are stored to.
+    /// The pages announced since the last call, and whether they are stored to.
     pub(crate) fn announced(&self) -> Vec<(Range<usize>, bool)> {
         self.peer.held().announced.drain(..).collect()
     }
