@@ -122,12 +122,16 @@ fn ctrl_c_ends_the_nodes_of_mpi() {
     if !are_installed("ctrl_c_ends_the_nodes_of_mpi", &["mpiexec.hydra", "mpirun", "ompi_info"]) {
         return;
     }
-    for mut run in [engine("mpiexec.hydra", &["-n", "3"], "barrier"), mpirun(&["-n", "3"], "barrier")] {
+    let mpich = engine("mpiexec.hydra", &["-n", "3"], "barrier");
+    let open_mpi = mpirun(&["-n", "3"], "barrier");
+    for (mut run, tells) in [(mpich, false), (open_mpi, true)] {
         run.wait_for_output("up ", 3);
         let nodes: Vec<i32> = (0..3).map(|node| run.node_pid(node)).collect();
         signal(run.pid(), libc::SIGINT);
         let run = run.finish();
-        assert_ne!(run.code, Some(0), "{run:?}");
+        // The proxies of MPICH 4.0.2 forget how a process ended if its connection to them closes
+        // first: one run in 75 of a program without Trellis ended with 0.
+        assert!(!tells || run.code != Some(0), "{run:?}");
         wait_until("no node is left", || !nodes.iter().any(|node| alive(*node)));
     }
 }
