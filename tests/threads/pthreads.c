@@ -129,6 +129,53 @@ static void *detach_itself(void *argument) {
     return NULL;
 }
 
+static pthread_mutex_t robust;
+
+static void *ends_with_it(void *ready) {
+    CHECK(pthread_mutex_lock(&robust) == 0);
+    if (ready != NULL) {
+        CHECK(sem_post((sem_t *)ready) == 0);
+        usleep(20000);
+    }
+    return NULL;
+}
+
+static void *may_not_unlock(void *nothing) {
+    CHECK(pthread_mutex_trylock(&robust) == EBUSY && pthread_mutex_unlock(&robust) == EPERM);
+    return nothing;
+}
+
+static void run_in_thread(void *(*function)(void *)) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, function, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+// A robust mutex tells the next owner that the last one has ended without unlocking it.
+static void robust_mutexes(void) {
+    pthread_mutexattr_t kind;
+    sem_t ready;
+    pthread_t thread;
+    CHECK(pthread_mutexattr_init(&kind) == 0 && sem_init(&ready, 0, 0) == 0);
+    CHECK(pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST) == 0 && pthread_mutex_init(&robust, &kind) == 0);
+    for (int turn = 0; turn < 4; turn++) {
+        run_in_thread(ends_with_it);
+        CHECK(pthread_mutex_lock(&robust) == EOWNERDEAD);
+        run_in_thread(may_not_unlock);
+        CHECK(pthread_mutex_consistent(&robust) == 0 && pthread_mutex_consistent(&robust) == EINVAL);
+        CHECK(pthread_mutex_unlock(&robust) == 0 && pthread_mutex_unlock(&robust) == EPERM);
+        CHECK(pthread_mutex_lock(&robust) == 0 && pthread_mutex_unlock(&robust) == 0);
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(pthread_create(&thread, NULL, ends_with_it, &ready) == 0 && sem_wait(&ready) == 0);
+        CHECK(pthread_mutex_lock(&robust) == EOWNERDEAD && pthread_mutex_consistent(&robust) == 0);
+        CHECK(pthread_mutex_unlock(&robust) == 0 && pthread_join(thread, NULL) == 0);
+    }
+    run_in_thread(ends_with_it);
+    CHECK(pthread_mutex_trylock(&robust) == EOWNERDEAD && pthread_mutex_unlock(&robust) == 0);
+    CHECK(pthread_mutex_lock(&robust) == ENOTRECOVERABLE && pthread_mutex_trylock(&robust) == ENOTRECOVERABLE);
+    CHECK(pthread_mutex_destroy(&robust) == 0);
+}
+
 int main(void) {
     pthread_mutexattr_t kind;
     pthread_mutexattr_init(&kind);
@@ -193,6 +240,7 @@ int main(void) {
         CHECK(pthread_create(&thread, NULL, detach_itself, &done) == 0);
         sem_wait(&done);
     }
+    robust_mutexes();
     puts("pthreads: all right");
     return 0;
 }

@@ -6,6 +6,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{iovec, timespec};
 
@@ -23,11 +25,41 @@ use trellis_interpose::{errno, set_errno};
 /// Makes a system call; the answer is the kernel's.
 pub(crate) type Call = unsafe extern "C" fn(i64, *const Arguments) -> isize;
 
+/// A function with up to six arguments that makes a system call, and answers as the C library does.
+pub(crate) type Real = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+
 /// A function of the C library that does the same as a system call.
 pub(crate) struct Function {
     pub(crate) number: i64,
-    pub(crate) address: *const (),
+    /// Answers it, with the function that it gets in place of the C library's.
+    pub(crate) answer_with: *const (),
+    /// Make the system call itself: one that may not be interrupted, and one that may.
+    pub(crate) reals: [Real; 2],
     pub(crate) answers_int: bool,
+}
+
+/// The function that makes system calls which may not be interrupted, and that for those which may.
+static CALLS: [AtomicPtr<()>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+
+/// Makes a system call for a function of this library. That of the C library would be a cancellation point.
+pub(crate) unsafe extern "C" fn real<const NUMBER: i64, const IS_INTERRUPTIBLE: bool>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    // SAFETY: the caller's promise; `__trellis_calls_made` has stored the function before.
+    let answer = unsafe {
+        let call = CALLS[usize::from(IS_INTERRUPTIBLE)].load(Ordering::Acquire);
+        transmute::<*mut (), Call>(call)(NUMBER, &[a, b, c, d, e, f])
+    };
+    if (-4095..0).contains(&answer) {
+        set_errno(-answer as c_int);
+        return -1;
+    }
+    answer
 }
 
 /// How a system call uses memory.
@@ -59,12 +91,18 @@ fn class_of(number: i64) -> Option<Class> {
         .next()
 }
 
-/// Makes a system call with private memory in place of what is shared. `call` makes one on the memory that it gets.
+/// Makes a system call with private memory in place of what is shared. `call` makes one on the memory that it gets. There is
+/// one such function for calls that may not be interrupted, and one for those that may.
 ///
 /// # Safety
 /// As the system call; its arguments are six.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __trellis_calls_made(number: i64, arguments: *const Arguments, call: Call) -> isize {
+unsafe extern "C" fn __trellis_calls_made(
+    number: i64,
+    arguments: *const Arguments,
+    call: Call,
+    is_interruptible: bool,
+) -> isize {
     // SAFETY: the caller's promise.
     let arguments = unsafe { *arguments };
     // Memory begins above this address.
@@ -75,7 +113,10 @@ unsafe extern "C" fn __trellis_calls_made(number: i64, arguments: *const Argumen
             return call(number, &raw const arguments);
         }
         match class_of(number) {
-            Some(Class::Function(function)) => through(function, arguments),
+            Some(Class::Function(function)) => {
+                CALLS[usize::from(is_interruptible)].store(call as *mut (), Ordering::Release);
+                through(function, arguments, is_interruptible)
+            }
             Some(Class::Memory(parts)) => with_private(number, arguments, parts, call),
             Some(Class::CalledOtherwise) => otherwise(number, arguments, call),
             Some(Class::WithoutMemory) => call(number, &raw const arguments),
@@ -115,11 +156,12 @@ fn refuse(what: std::fmt::Arguments<'_>) -> isize {
 }
 
 /// The answer of the kernel, from that of the C library.
-unsafe fn through(function: &Function, [a, b, c, d, e, f]: Arguments) -> isize {
-    type Six = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+unsafe fn through(function: &Function, [a, b, c, d, e, f]: Arguments, is_interruptible: bool) -> isize {
+    type Answer = unsafe extern "C-unwind" fn(Real, usize, usize, usize, usize, usize, usize) -> isize;
     let before = errno();
+    let real = function.reals[usize::from(is_interruptible)];
     // SAFETY: the caller's promise; the function takes no more arguments.
-    let answer = unsafe { transmute::<*const (), Six>(function.address)(a, b, c, d, e, f) };
+    let answer = unsafe { transmute::<*const (), Answer>(function.answer_with)(real, a, b, c, d, e, f) };
     let answer = if function.answers_int { answer as c_int as isize } else { answer };
     let answer = if answer == -1 { -(errno() as isize) } else { answer };
     set_errno(before);

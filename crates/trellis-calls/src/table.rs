@@ -15,7 +15,7 @@ use libc::{
 
 use crate::arguments::{Argument, In, InOut, Out, Text, given};
 use crate::signals::{Action, Mask};
-use crate::system_calls::Function;
+use crate::system_calls::{Function, Real, real};
 use crate::{numbers, processes, signals, sockets, stdio, streams, waits};
 use trellis_interpose::errno;
 use trellis_interpose::{Answer, functions};
@@ -30,7 +30,8 @@ macro_rules! calls {
         pub(crate) const OF_SYSTEM_CALLS: &[Function] = &[$($(
             Function {
                 number: numbers::$number,
-                address: $name::answer as *const (),
+                answer_with: $name::answer_with as *const (),
+                reals: [real::<{ numbers::$number }, false> as Real, real::<{ numbers::$number }, true>],
                 answers_int: size_of::<$result>() == size_of::<c_int>(),
             },
         )?)*];

@@ -32,8 +32,8 @@ fn made<const N: usize>(shared: &Shared, number: c_long, some: [usize; N]) -> is
     unsafe {
         let found = libc::dlsym(libc::RTLD_DEFAULT, c"__trellis_calls_made".as_ptr());
         assert!(!found.is_null());
-        type Made = unsafe extern "C" fn(i64, *const Arguments, Call) -> isize;
-        transmute::<*mut c_void, Made>(found)(number, &raw const arguments, kernel)
+        type Made = unsafe extern "C" fn(i64, *const Arguments, Call, bool) -> isize;
+        transmute::<*mut c_void, Made>(found)(number, &raw const arguments, kernel, false)
     }
 }
 

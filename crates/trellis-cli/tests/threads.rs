@@ -88,6 +88,24 @@ fn threads_of_the_standard_library_of_cpp() {
 }
 
 #[test]
+fn threads_may_be_cancelled() {
+    let test = "threads_may_be_cancelled";
+    if !works(test) {
+        return;
+    }
+    // The compiler for C++ takes it for a program in C++. On one node, the C library may lose what a call has done.
+    for (compiler, nodes, arguments) in
+        [("gcc", 1, &[][..]), ("gcc", 2, &["lossless"]), ("gcc", 3, &["lossless"]), ("g++", 2, &["lossless"])]
+    {
+        let program = built_with(compiler, "cancel.c", &["-O2", "-pthread", "-fexceptions"]);
+        let ended = on(nodes, &program, arguments, Folder::new().path());
+        let expected = (Some(0), "cancel: all right\n", "");
+        let found = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+        assert_eq!(found, expected, "{compiler} on {nodes} nodes");
+    }
+}
+
+#[test]
 fn what_is_easily_done_wrong() {
     let test = "what_is_easily_done_wrong";
     if !works(test) {

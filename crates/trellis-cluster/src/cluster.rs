@@ -2,6 +2,7 @@
 //! [`crate::synchronisation`].
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -207,6 +208,16 @@ impl Cluster {
     /// waits for. It calls this before anything else.
     pub fn leave_thread_uncounted() {
         crate::runtime::leave_uncounted();
+    }
+
+    /// Calls `work`, in which waits with a limit of their own end early while `interrupt` is set, as if their time were over.
+    pub fn interruptible<T>(interrupt: &'static AtomicBool, work: impl FnOnce() -> T) -> T {
+        crate::runtime::interruptible(interrupt, work)
+    }
+
+    /// Threads that wait look at their interrupts, which were set before.
+    pub fn interrupt(&self) {
+        self.inner().waiters.rouse_all();
     }
 
     /// Turns off reports of long waits for locks and other objects, for a program whose threads wait while others

@@ -50,29 +50,42 @@ macro_rules! functions {
         $crate::functions!(@@ $name ($($argument: $type),*) $result, |real| $($answer)*(real, $($argument),*));
     };
     (@@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, |$real:ident| $body:expr) => {
-        /// The answer has no name of the C library, so its address is that of this function, and not that of one in a
-        /// library that was loaded before.
         #[allow(non_snake_case, reason = "it has the name of its function")]
         pub(crate) mod $name {
             #[allow(unused_imports, reason = "some rows use nothing but their own arguments")]
             use super::*;
 
-            pub(crate) unsafe extern "C" fn answer($($argument: $type),*) -> $result {
+            /// The answer, with this function in place of the C library's. It may end its thread, which unwinds the
+            /// stack: the caller's frames come next.
+            #[inline]
+            pub(crate) unsafe extern "C-unwind" fn answer_with(
+                $real: unsafe extern "C" fn($($type),*) -> $result,
+                $($argument: $type),*
+            ) -> $result {
+                $body
+            }
+
+            /// The answer has no name of the C library, so its address is that of this function, and not that of one in a
+            /// library that was loaded before.
+            pub(crate) unsafe extern "C-unwind" fn answer($($argument: $type),*) -> $result {
                 let address = reals::$name.address();
                 if address.is_null() {
                     $crate::set_errno($crate::ENOSYS);
                     return <$result as $crate::Answer>::MISSING;
                 }
-                // SAFETY: the C library's function of this name, which has this type.
-                let $real = unsafe {
-                    std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
-                };
-                $body
+                // SAFETY: the C library's function of this name, which has this type; as the program calls it.
+                unsafe {
+                    let real = std::mem::transmute::<
+                        *mut std::ffi::c_void,
+                        unsafe extern "C" fn($($type),*) -> $result,
+                    >(address);
+                    answer_with(real, $($argument),*)
+                }
             }
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             // SAFETY: as the program calls it.
             unsafe { $name::answer($($argument),*) }
         }

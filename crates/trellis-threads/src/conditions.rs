@@ -6,8 +6,9 @@ use std::ffi::{c_int, c_void};
 
 use libc::{clockid_t, timespec};
 
+use crate::cancellation;
 use crate::context::own_slot;
-use crate::mutexes::with_kind;
+use crate::mutexes::{locked, with_kind};
 use crate::runtime;
 use crate::time::{FOREVER, length, limited, until as until_time};
 
@@ -16,14 +17,20 @@ use crate::time::{FOREVER, length, limited, until as until_time};
 const FLAGS_OFFSET: usize = 36;
 const IS_MONOTONIC: u32 = 2;
 
-/// Waits for a condition.
+/// Waits for a condition. It is a cancellation point.
 ///
 /// # Safety
 /// They are a condition and a mutex.
 pub(crate) unsafe fn wait(condition: *mut c_void, mutex: *mut c_void, limit_ns: u64) -> c_int {
-    let wait = |kind| runtime::condition_wait(condition as usize, mutex as usize, kind, own_slot(), limit_ns);
+    let answer = cancellation::point(|interrupt| {
+        let wait =
+            |kind| runtime::condition_wait(condition as usize, mutex as usize, kind, own_slot(), limit_ns, interrupt);
+        // SAFETY: the caller's promise.
+        unsafe { with_kind(mutex, wait) }
+    });
+    // A wake-up without a reason, which POSIX allows: a notification may have come meanwhile.
     // SAFETY: the caller's promise.
-    unsafe { with_kind(mutex, wait) }
+    unsafe { locked(mutex, if answer == libc::EINTR { 0 } else { answer }) }
 }
 
 /// Waits for a condition until a point in time of the condition's own clock.

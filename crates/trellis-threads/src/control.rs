@@ -27,6 +27,11 @@ pub(crate) const RUNNING: u32 = 2;
 /// It has ended, and is to be joined.
 pub(crate) const ENDED: u32 = 3;
 
+/// A system call that node 0 makes for a thread may be interrupted.
+pub(crate) const INTERRUPTIBLE: u32 = 1;
+/// It was.
+pub(crate) const INTERRUPTED: u32 = 2;
+
 /// The table.
 #[repr(C)]
 pub(crate) struct Control {
@@ -53,11 +58,21 @@ pub(crate) struct Control {
     pub(crate) acquired: u64,
     /// Signals for each thread that its node has not passed on yet, one bit each.
     pub(crate) signals: [AtomicU64; SLOTS],
+    /// Whether node 0 is to interrupt the system call that it makes for the thread of each slot.
+    pub(crate) interrupts: [AtomicU32; SLOTS],
     pub(crate) keys: [Key; KEYS],
     /// Of OpenMP: what the team shares that spans all nodes, and what nodes say to each other about tasks.
     pub(crate) team: SharedByTeam,
     pub(crate) without_tasks: WithoutTasks,
     pub(crate) mailboxes: [Mailbox; NODES_MAX],
+    pub(crate) rarely: Rarely,
+}
+
+/// What almost never changes, on a page of its own, so that every node keeps a copy.
+#[repr(C, align(4096))]
+pub(crate) struct Rarely {
+    /// Whether the program has made a robust mutex.
+    pub(crate) has_robust: AtomicU32,
 }
 
 /// A key of thread-specific data.
@@ -94,6 +109,8 @@ pub(crate) struct Record {
     pub(crate) call_number: AtomicUsize,
     pub(crate) call_arguments: [AtomicUsize; 6],
     pub(crate) call_answer: AtomicUsize,
+    /// Whether the call may be interrupted ([`INTERRUPTIBLE`]), and whether it was ([`INTERRUPTED`]).
+    pub(crate) is_interruptible: AtomicU32,
     /// One more than the last key that was given a value.
     pub(crate) keys_used: AtomicUsize,
     pub(crate) values: [Value; KEYS],

@@ -19,6 +19,7 @@
 use std::ffi::{c_char, c_int};
 
 mod barriers;
+mod cancellation;
 mod conditions;
 mod context;
 mod control;

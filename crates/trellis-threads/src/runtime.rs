@@ -51,7 +51,7 @@ pub(crate) struct Begin {
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 6;
+pub(crate) const VERSION: usize = 7;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -104,14 +104,17 @@ functions! {
     lock_init: "trellis_threads_lock_init" = fn(lock: usize);
     mutex_lock: "trellis_threads_mutex_lock" = fn(mutex: usize, kind: c_int, thread: usize, limit_ns: u64) -> c_int;
     mutex_unlock: "trellis_threads_mutex_unlock" = fn(mutex: usize, kind: c_int, thread: usize) -> c_int;
+    next_held: "trellis_threads_next_held" = fn(thread: usize, after: usize) -> usize;
     condition_wait: "trellis_threads_condition_wait" =
-        fn(condition: usize, mutex: usize, kind: c_int, thread: usize, limit_ns: u64) -> c_int;
+        fn(condition: usize, mutex: usize, kind: c_int, thread: usize, limit_ns: u64, interrupt: usize) -> c_int;
     condition_notify: "trellis_threads_condition_notify" = fn(condition: usize, all: bool);
     barrier_wait: "trellis_threads_barrier_wait" = fn(barrier: usize, participants: u32) -> bool;
     semaphore_set: "trellis_threads_semaphore_set" = fn(semaphore: usize, value: u64);
     semaphore_post: "trellis_threads_semaphore_post" = fn(semaphore: usize);
     semaphore_signal: "trellis_threads_semaphore_signal" = fn(semaphore: usize);
     semaphore_wait: "trellis_threads_semaphore_wait" = fn(semaphore: usize, limit_ns: u64) -> c_int;
+    semaphore_wait_or_interrupt: "trellis_threads_semaphore_wait_or_interrupt" =
+        fn(semaphore: usize, limit_ns: u64, interrupt: usize) -> c_int;
     semaphore_value: "trellis_threads_semaphore_value" = fn(semaphore: usize) -> u64;
     rwlock_lock: "trellis_threads_rwlock_lock" = fn(lock: usize, writes: bool, thread: usize, limit_ns: u64) -> c_int;
     rwlock_unlock: "trellis_threads_rwlock_unlock" = fn(lock: usize, thread: usize) -> c_int;
@@ -129,6 +132,7 @@ functions! {
     leave_uncounted: "trellis_threads_leave_uncounted" = fn();
     claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize) -> bool;
     announce: "trellis_threads_announce" = fn(start: usize, bytes: usize, write: bool);
+    interrupt: "trellis_threads_interrupt" = fn();
     announce_to: "__trellis_calls_announce_to" = fn(announce: extern "C" fn(usize, usize, bool));
     share_libraries: "trellis_threads_share_libraries" = fn(start: usize, end: usize) -> u64;
     take_permit: "trellis_threads_take_permit" = fn(number: u32, home: usize, limit_ns: u64) -> bool;

@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 
 use libc::{clockid_t, timespec};
 
-use crate::runtime;
-use crate::time::limited;
+use crate::time::{FOREVER, NOW, until as until_time};
+use crate::{cancellation, runtime};
 
 fn answer(error: c_int) -> c_int {
     if error == 0 {
@@ -17,9 +17,23 @@ fn answer(error: c_int) -> c_int {
     -1
 }
 
+/// Waits for a semaphore at a cancellation point; returns the number of the error. `limit` says how many nanoseconds are
+/// left, or that its time is no valid one.
+pub(crate) fn wait_at_point(semaphore: usize, limit: impl Fn() -> Option<u64>) -> c_int {
+    cancellation::repeated_point(|interrupt| match limit() {
+        Some(limit) => runtime::semaphore_wait_or_interrupt(semaphore, limit, interrupt),
+        None => libc::EINVAL,
+    })
+}
+
 /// Lowers a semaphore.
-pub(crate) fn wait(semaphore: *mut c_void, limit_ns: u64) -> c_int {
-    answer(runtime::semaphore_wait(semaphore as usize, limit_ns))
+pub(crate) fn wait(semaphore: *mut c_void) -> c_int {
+    answer(wait_at_point(semaphore as usize, || Some(FOREVER)))
+}
+
+/// Lowers a semaphore if that is possible at once.
+pub(crate) fn try_wait(semaphore: *mut c_void) -> c_int {
+    answer(runtime::semaphore_wait(semaphore as usize, NOW))
 }
 
 /// Lowers a semaphore before a point in time of a clock has passed.
@@ -28,7 +42,7 @@ pub(crate) fn wait(semaphore: *mut c_void, limit_ns: u64) -> c_int {
 /// The pointer to the time is valid.
 pub(crate) unsafe fn wait_until(semaphore: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
-    answer(unsafe { limited(clock, until, |limit| runtime::semaphore_wait(semaphore as usize, limit)) })
+    answer(wait_at_point(semaphore as usize, || unsafe { until_time(clock, until) }))
 }
 
 /// Raises a semaphore.

@@ -18,7 +18,9 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{early, faults, keys, libraries, memory, openmp, relaxed, streams, system_calls, threads, whole};
+use crate::{
+    cancellation, early, faults, keys, libraries, memory, openmp, relaxed, streams, system_calls, threads, whole,
+};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -129,6 +131,7 @@ pub(crate) unsafe fn start_main(
     context::begin(begin.rooms, begin.room_bytes);
     block_signals();
     system_calls::begin(begin.images, begin.image_count);
+    cancellation::begin();
     faults::begin(&begin);
     libraries::begin(&begin);
     openmp::begin();

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize,
 use crate::context::{self, aside};
 #[cfg(target_arch = "x86_64")]
 use crate::control::ROOM_BYTES;
-use crate::control::{SLOTS, record};
+use crate::control::{INTERRUPTED, INTERRUPTIBLE, SLOTS, record};
 use crate::time::FOREVER;
-use crate::{conditions, faults, libraries, memory, processors, runtime, start, threads, whole};
+use crate::{cancellation, conditions, faults, libraries, memory, processors, runtime, start, threads, whole};
 
 /// Values of the byte at which the kernel looks (linux/prctl.h).
 const ALLOW: u8 = 0;
@@ -226,7 +226,7 @@ impl From<&libc::sigaction> for KernelAction {
         KernelAction {
             handler: action.sa_sigaction,
             flags: action.sa_flags as u32 as u64 | SA_RESTORER,
-            restorer: way_back as *const () as usize,
+            restorer: way_back(),
             // SAFETY: the C library's set begins with the kernel's 64 bits.
             mask: unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() } & !faults::UNBLOCKED,
         }
@@ -246,13 +246,13 @@ impl From<KernelAction> for libc::sigaction {
     }
 }
 
-/// The present action of a signal.
+/// The present action of a signal, also of one that the C library keeps for itself.
 pub(crate) fn action_of(signal: c_int) -> libc::sigaction {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: room for the answer.
+    let mut action = MaybeUninit::<KernelAction>::zeroed();
+    // SAFETY: room for the answer, in the kernel's form.
     unsafe {
-        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-        action.assume_init()
+        call(libc::SYS_rt_sigaction, [signal as usize, 0, action.as_mut_ptr() as usize, 8, 0, 0]);
+        action.assume_init().into()
     }
 }
 
@@ -266,13 +266,18 @@ pub(crate) unsafe fn set_action(signal: c_int, action: &libc::sigaction) {
     unsafe { call(libc::SYS_rt_sigaction, [signal as usize, (&raw const kernel) as usize, 0, 8, 0, 0]) };
 }
 
-/// The end of a signal handler.
+/// The end of a signal handler, one byte behind: who unwinds the stack looks for the function before the return address, and
+/// takes a handler's frame for what it is if there is none that it knows, and the code is this.
 #[unsafe(naked)]
-unsafe extern "C" fn way_back() {
+unsafe extern "C" fn before_way_back() {
     #[cfg(target_arch = "x86_64")]
-    std::arch::naked_asm!("mov rax, 15", "syscall", "ud2");
+    std::arch::naked_asm!("nop", "mov rax, 15", "syscall", "ud2");
     #[cfg(target_arch = "aarch64")]
     std::arch::naked_asm!("mov x8, 139", "svc 0", "brk 1");
+}
+
+fn way_back() -> usize {
+    before_way_back as *const () as usize + usize::from(cfg!(target_arch = "x86_64"))
 }
 
 /// Makes a system call from the code of this library, which the kernel lets pass. The answer is the kernel's.
@@ -302,6 +307,87 @@ pub(crate) unsafe fn call(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
         );
     }
     answer
+}
+
+// Makes a system call unless a byte is set: `call_unless(number, arguments, byte)`. From `trellis_call_begin` to
+// `trellis_call_end`, the call has not begun.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".hidden trellis_call_unless",
+    ".hidden trellis_call_begin",
+    ".hidden trellis_call_end",
+    ".hidden trellis_call_interrupted",
+    ".globl trellis_call_unless, trellis_call_begin, trellis_call_end, trellis_call_interrupted",
+    ".type trellis_call_unless, @function",
+    "trellis_call_unless:",
+    "mov rax, rdi",
+    "mov rcx, rsi",
+    "mov r11, rdx",
+    "mov rdi, [rcx]",
+    "mov rsi, [rcx + 8]",
+    "mov rdx, [rcx + 16]",
+    "mov r10, [rcx + 24]",
+    "mov r8, [rcx + 32]",
+    "mov r9, [rcx + 40]",
+    "trellis_call_begin:",
+    "cmp byte ptr [r11], 0",
+    "jne trellis_call_interrupted",
+    "syscall",
+    "trellis_call_end:",
+    "ret",
+    "trellis_call_interrupted:",
+    "mov rax, -{interrupted}",
+    "ret",
+    ".size trellis_call_unless, . - trellis_call_unless",
+    interrupted = const libc::EINTR,
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    #[link_name = "trellis_call_unless"]
+    pub(crate) fn call_unless(number: i64, arguments: *const Arguments, interrupt: *const AtomicBool) -> isize;
+    #[link_name = "trellis_call_begin"]
+    static CALL_BEGIN: u8;
+    #[link_name = "trellis_call_end"]
+    static CALL_END: u8;
+    #[link_name = "trellis_call_interrupted"]
+    static CALL_INTERRUPTED: u8;
+}
+
+/// Where there is no syscall user dispatch, no call is made here for a thread that may be interrupted.
+///
+/// # Safety
+/// As the system call.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn call_unless(number: i64, arguments: *const Arguments, _: *const AtomicBool) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { call(number, *arguments) }
+}
+
+/// A thread is about to make a call that can be interrupted, or the kernel is about to make it again: it goes on as if the
+/// call had been interrupted. Returns whether that is so.
+pub(crate) fn skip_call(context: &mut libc::ucontext_t) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+        let place = |label: &u8| std::ptr::from_ref(label) as i64;
+        // SAFETY: addresses of code.
+        let [begin, end, interrupted] = unsafe { [&CALL_BEGIN, &CALL_END, &CALL_INTERRUPTED].map(place) };
+        if (begin..end).contains(at) {
+            *at = interrupted;
+            return true;
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = context;
+    false
+}
+
+/// Sends a signal to a thread of this process, if it has not ended.
+pub(crate) fn send_here(thread: u32, signal: c_int) {
+    let process = OWN_PROCESS.load(Ordering::Relaxed) as usize;
+    // SAFETY: has no conditions.
+    unsafe { call(libc::SYS_tgkill, [process, thread as usize, signal as usize, 0, 0, 0]) };
 }
 
 /// The address at which threads go on after [`start_child`].
@@ -363,7 +449,7 @@ pub(crate) fn stack_pointer(context: &libc::ucontext_t) -> usize {
 }
 
 /// The handler of SIGSYS.
-extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C-unwind" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let of_program = context::slot();
     let slot = of_program.unwrap_or_else(libraries::loader);
     SELECTORS[slot].store(ALLOW, Ordering::Relaxed);
@@ -381,7 +467,7 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         let number = at(libc::REG_RAX) as i64;
         if number == libc::SYS_rt_sigreturn {
             // The end of a handler that was installed before its way back was known.
-            registers[libc::REG_RIP as usize] = way_back as *const () as i64;
+            registers[libc::REG_RIP as usize] = way_back() as i64;
             SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
             return;
         }
@@ -403,8 +489,25 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
 }
 
-/// Answers a system call of the program. `mask` has the signals that the thread blocks once the handler has returned.
+/// Answers a system call of the program. `mask` has the signals that the thread blocks once the handler has returned. At a
+/// cancellation point the thread may end.
 fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> isize {
+    if !context::is_of_program() || context::is_bare() {
+        return answered_once(slot, mask, number, arguments, false);
+    }
+    let mut is_point = cancellation::is_at_point(slot);
+    loop {
+        let answer = answered_once(slot, mask, number, arguments, is_point);
+        if !is_point || answer != -(libc::EINTR as isize) || !cancellation::end_interrupt(slot) {
+            return answer;
+        }
+        cancellation::interrupted_at_point(slot);
+        // The request was for an earlier thread of this slot, or the thread is ending already.
+        is_point = !cancellation::is_wanted(slot);
+    }
+}
+
+fn answered_once(slot: usize, mask: &mut u64, number: i64, arguments: Arguments, is_point: bool) -> isize {
     if !context::is_of_program() {
         // SAFETY: as the loader makes it, for the thread that has this slot.
         return unsafe { libraries::made(number, arguments) };
@@ -423,7 +526,7 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
         place => place,
     };
     match place {
-        Place::FirstNode => at_first_node(slot, number, arguments),
+        Place::FirstNode => at_first_node(slot, number, arguments, is_point),
         Place::Nowhere(way_out) => {
             runtime::unsupported(&format!("system call {number} in a thread of node {}", start::node()), way_out)
         }
@@ -432,8 +535,9 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
         // The thread takes node 0's process for its own.
         Place::Here if number == libc::SYS_tgkill && arguments[0] == processors::process() as usize => {
             let [_, thread, signal, ..] = arguments;
+            let process = OWN_PROCESS.load(Ordering::Relaxed) as usize;
             // SAFETY: has no conditions.
-            unsafe { call(libc::SYS_tkill, [thread, signal, 0, 0, 0, 0]) }
+            unsafe { call(libc::SYS_tgkill, [process, thread, signal, 0, 0, 0]) }
         }
         Place::Here if number == libc::SYS_futex && is_shared(arguments[0]) => {
             let [word, operation, value, time, _, bits] = arguments;
@@ -448,7 +552,7 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
         Place::Here if number == libc::SYS_getpid => processors::process() as isize,
         Place::Here if number == libc::SYS_sigaltstack => faults::alternate_stack(slot, arguments),
         // SAFETY: as the program makes it.
-        Place::Here => unsafe { whole::made(number, arguments) },
+        Place::Here => unsafe { whole::made(number, arguments, is_point) },
     }
 }
 
@@ -535,7 +639,7 @@ fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
                 changed.flags |= libc::SA_SIGINFO as u64;
             }
             changed.flags |= SA_RESTORER;
-            changed.restorer = way_back as *const () as usize;
+            changed.restorer = way_back();
             changed.mask &= !faults::UNBLOCKED;
         }
         let mut before = MaybeUninit::<KernelAction>::zeroed();
@@ -583,12 +687,21 @@ extern "C" fn enter(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
 pub(crate) fn call_at_first_node(function: *mut c_void, arguments: Arguments) -> isize {
     let slot = context::own_slot();
     record(slot).mask.store(start::signal_mask(), Ordering::Relaxed);
-    at_first_node(slot, function as usize as i64, arguments)
+    at_first_node(slot, function as usize as i64, arguments, false)
 }
 
-/// Lets the thread's deputy at node 0 make a system call.
-fn at_first_node(slot: usize, number: i64, arguments: Arguments) -> isize {
+/// Lets the thread's deputy at node 0 make a system call, which may be interrupted if it is a cancellation point.
+fn at_first_node(slot: usize, number: i64, arguments: Arguments, is_point: bool) -> isize {
     let record = record(slot);
+    if is_point {
+        // In this order: who asks to cancel the thread looks at what is stored here.
+        record.is_interruptible.store(INTERRUPTIBLE, Ordering::SeqCst);
+        if cancellation::is_wanted(slot) {
+            record.is_interruptible.store(0, Ordering::Relaxed);
+            cancellation::interrupt_self(slot);
+            return -(libc::EINTR as isize);
+        }
+    }
     record.call_number.store(number as usize, Ordering::Relaxed);
     for (place, argument) in record.call_arguments.iter().zip(arguments) {
         place.store(argument, Ordering::Relaxed);
@@ -600,6 +713,9 @@ fn at_first_node(slot: usize, number: i64, arguments: Arguments) -> isize {
         runtime::semaphore_signal((&raw const record.called) as usize);
         runtime::semaphore_wait((&raw const record.answered) as usize, FOREVER);
     });
+    if is_point && record.is_interruptible.swap(0, Ordering::AcqRel) == INTERRUPTED {
+        cancellation::interrupt_self(slot);
+    }
     record.call_answer.load(Ordering::Acquire) as isize
 }
 
@@ -623,7 +739,9 @@ pub(crate) fn make_deputies() {
 extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
     start::block_signals();
     runtime::leave_uncounted();
-    let record = record(slot as usize);
+    let slot = slot as usize;
+    cancellation::begin_deputy(slot);
+    let record = record(slot);
     loop {
         runtime::semaphore_wait((&raw const record.called) as usize, FOREVER);
         let number = record.call_number.load(Ordering::Relaxed) as i64;
@@ -631,7 +749,12 @@ extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
         // SAFETY: as a thread of the program makes it, whose memory this is.
         let answer = unsafe {
             if number < SYSTEM_CALLS_MAX {
-                whole::made(number, arguments)
+                let is_interruptible = record.is_interruptible.load(Ordering::Acquire) == INTERRUPTIBLE;
+                let answer = whole::made(number, arguments, is_interruptible);
+                if is_interruptible && cancellation::end_interrupt(slot) && answer == -(libc::EINTR as isize) {
+                    record.is_interruptible.store(INTERRUPTED, Ordering::Release);
+                }
+                answer
             } else {
                 // A child begins with the signals of the thread that makes it.
                 start::set_signal_mask(record.mask.load(Ordering::Relaxed));

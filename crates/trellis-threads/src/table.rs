@@ -7,8 +7,8 @@ use libc::{clockid_t, timespec};
 use trellis_interpose::functions;
 
 use crate::{
-    barriers, conditions, early, keys, libraries, mappings, memory, mutexes, once, processors, relaxed, runtime,
-    semaphores, start, streams, system_calls, threads,
+    barriers, cancellation, conditions, early, keys, libraries, mappings, memory, mutexes, once, processors, relaxed,
+    runtime, semaphores, start, streams, system_calls, threads,
 };
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -184,16 +184,19 @@ functions! {
     fn pthread_clockjoin_np(thread: usize, to: *mut usize, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(thread, to, clock, until), threads::join_until(thread, to, clock, until));
     fn pthread_kill(thread: usize, signal: c_int) -> c_int = with |real| of_program!(real(thread, signal), threads::kill(thread, signal));
     fn pthread_detach(thread: usize) -> c_int = with |real| of_program!(real(thread), threads::detach(thread));
-    fn pthread_cancel(thread: usize) -> c_int = with |real| of_program!(real(thread), runtime::unsupported("pthread_cancel", "let the thread look at a flag"));
+    fn pthread_cancel(thread: usize) -> c_int = with |real| of_program!(real(thread), cancellation::cancel(thread));
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = with |real| of_program!(real(kind, before), cancellation::change_type(kind, before));
     fn thrd_create(thread: *mut usize, function: C11Function, argument: *mut c_void) -> c_int = with |real| of_program!(real(thread, function, argument), threads::create_c11(thread, function, argument));
     fn thrd_join(thread: usize, to: *mut c_int) -> c_int = with |real| of_program!(real(thread, to), threads::join_c11(thread, to));
     fn thrd_detach(thread: usize) -> c_int = with |real| of_program!(real(thread), threads::detach_c11(thread));
 
     // Locks.
-    fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int = with |real| mutexes::init(mutex, || {
+    fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int = with |real| {
         // SAFETY: as the program calls it.
-        unsafe { real(mutex, attributes) }
-    });
+        unsafe { mutexes::init_mutex(mutex, || real(mutex, attributes)) }
+    };
+    fn pthread_mutex_consistent(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::make_consistent(mutex));
+    fn pthread_mutex_consistent_np(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::make_consistent(mutex));
     fn pthread_rwlock_init(lock: *mut c_void, attributes: *const c_void) -> c_int = with |real| mutexes::init(lock, || {
         // SAFETY: as the program calls it.
         unsafe { real(lock, attributes) }
@@ -245,8 +248,8 @@ functions! {
         }
         done
     };
-    fn sem_wait(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::wait(semaphore, FOREVER));
-    fn sem_trywait(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::wait(semaphore, NOW));
+    fn sem_wait(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::wait(semaphore));
+    fn sem_trywait(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::try_wait(semaphore));
     fn sem_timedwait(semaphore: *mut c_void, until: *const timespec) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore, until), semaphores::wait_until(semaphore, libc::CLOCK_REALTIME, until));
     fn sem_clockwait(semaphore: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore, clock, until), semaphores::wait_until(semaphore, clock, until));
     fn sem_post(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::post(semaphore));

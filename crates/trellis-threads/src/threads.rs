@@ -8,7 +8,7 @@
 //! it. Its handle is that of pthreads, the address of its control block, which no other thread of any node has at that
 //! time.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -17,8 +17,8 @@ use libc::{clockid_t, pthread_attr_t, sigset_t, timespec};
 use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
-use crate::time::{FOREVER, NOW, limited};
-use crate::{early, keys, openmp, relaxed, runtime, start, streams, system_calls};
+use crate::time::{FOREVER, NOW, until as until_time};
+use crate::{cancellation, early, keys, mutexes, openmp, relaxed, runtime, semaphores, start, streams, system_calls};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -314,6 +314,7 @@ pub(crate) fn serve() {
         let control = control();
         if start::node() == 0 {
             system_calls::make_deputies();
+            cancellation::interrupt_calls();
         }
         relaxed::acquire_for_others();
         for slot in 0..SLOTS {
@@ -364,6 +365,10 @@ fn pass_on(slot: usize, signals: u64) {
 /// Sends a signal to a thread of this node; returns the number of the error.
 fn send(slot: usize, signal: c_int) -> c_int {
     match control().states[slot].load(Ordering::Acquire) {
+        RUNNING if signal == cancellation::SIGNAL => {
+            cancellation::interrupt(slot);
+            0
+        }
         RUNNING => {
             let kill = real!(pthread_kill as unsafe extern "C" fn(usize, c_int) -> c_int);
             // SAFETY: the handle of a thread that nobody has joined.
@@ -373,25 +378,29 @@ fn send(slot: usize, signal: c_int) -> c_int {
     }
 }
 
+/// Sends a signal to the thread of a slot at a node.
+pub(crate) fn send_anywhere(slot: usize, node: usize, signal: c_int) -> c_int {
+    if node == start::node() {
+        return send(slot, signal);
+    }
+    if signal != 0 {
+        control().signals[slot].fetch_or(1 << (signal - 1), Ordering::AcqRel);
+        runtime::order(node);
+    }
+    0
+}
+
 /// Sends a signal to a thread of the program, at whichever node it runs.
 pub(crate) fn kill(thread: usize, signal: c_int) -> c_int {
     let Some(slot) = context::slot_of(early::handle_of(thread)) else { return libc::ESRCH };
     let control = control();
-    if !(0..=64).contains(&signal) {
+    if !(0..=64).contains(&signal) || signal == cancellation::SIGNAL {
         return libc::EINVAL;
     }
     if control.states[slot].load(Ordering::Acquire) != RUNNING {
         return libc::ESRCH;
     }
-    let node = control.nodes[slot].load(Ordering::Relaxed) as usize;
-    if node == start::node() {
-        return send(slot, signal);
-    }
-    if signal != 0 {
-        control.signals[slot].fetch_or(1 << (signal - 1), Ordering::AcqRel);
-        runtime::order(node);
-    }
-    0
+    send_anywhere(slot, control.nodes[slot].load(Ordering::Relaxed) as usize, signal)
 }
 
 /// Whether this call is the one that starts the thread: a thread of this node may be about to.
@@ -457,9 +466,7 @@ extern "C-unwind" fn accompany(slot: *mut c_void) -> *mut c_void {
     runtime::semaphore_signal((&raw const record.started) as usize);
     context::lend_to(slot, COMPANION_RESERVE_BYTES);
     // Does for the C library what the kernel would have done.
-    let number = thread + NUMBER_OFFSET.load(Ordering::Acquire);
-    // SAFETY: the word of the thread's control block with its number, of which nothing is left but its memory.
-    unsafe { AtomicU32::from_ptr(number as *mut u32) }.store(0, Ordering::Release);
+    number_of(slot).store(0, Ordering::Release);
     let mut result = 0;
     // SAFETY: the thread made above, which nobody else joins, and room for the answer.
     unsafe { join(thread, &mut result) };
@@ -470,6 +477,7 @@ extern "C-unwind" fn accompany(slot: *mut c_void) -> *mut c_void {
 fn end(slot: usize, result: usize) -> *mut c_void {
     let record = record(slot);
     record.result.store(result, Ordering::Relaxed);
+    mutexes::end_thread(slot);
     BEGUN[slot].store(false, Ordering::SeqCst);
     HERE.fetch_sub(1, Ordering::SeqCst);
     let counted = counted(slot);
@@ -491,22 +499,29 @@ fn end(slot: usize, result: usize) -> *mut c_void {
 /// The offset at which the C library keeps the number of a thread in its control block.
 static NUMBER_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds that place. The C library tells it to debuggers (nptl_db): the size of the number in bits, how many there are,
-/// and the offset. Returns the reason if it cannot be found.
-///
-/// There is no other way to find it: a neighbouring address may have the number of the thread in one half.
+/// Finds that place. The error says why it cannot be found.
 pub(crate) fn find_number() -> Result<(), &'static str> {
-    // SAFETY: a constant name; three words that the C library never changes.
-    let description = unsafe {
-        let description = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()) as *const [u32; 3];
-        description.as_ref()
-    };
+    NUMBER_OFFSET.store(debugger_offset(c"_thread_db_pthread_tid")?, Ordering::Release);
+    Ok(())
+}
+
+/// The number of the thread of a slot, which the kernel knows; 0 when it has ended.
+pub(crate) fn number_of(slot: usize) -> &'static AtomicU32 {
+    let number = record(slot).handle.load(Ordering::Acquire) + NUMBER_OFFSET.load(Ordering::Acquire);
+    // SAFETY: the word of the thread's control block with its number. The memory is that of the slot.
+    unsafe { AtomicU32::from_ptr(number as *mut u32) }
+}
+
+/// The offset of a word in the control block of a thread. The C library tells it to debuggers (nptl_db): its size in bits,
+/// how many there are, and the offset.
+///
+/// There is no other way to find it: a neighbouring address may have the same value in one half.
+pub(crate) fn debugger_offset(description: &CStr) -> Result<usize, &'static str> {
+    // SAFETY: a text; three words that the C library never changes.
+    let description = unsafe { (libc::dlsym(libc::RTLD_DEFAULT, description.as_ptr()) as *const [u32; 3]).as_ref() };
     match description {
-        Some([32, 1, offset]) => {
-            NUMBER_OFFSET.store(*offset as usize, Ordering::Release);
-            Ok(())
-        }
-        _ => Err("this C library does not tell debuggers where threads have their numbers; glibc 2.34 and later do"),
+        Some([32, 1, offset]) => Ok(*offset as usize),
+        _ => Err("this C library does not tell debuggers what a thread consists of; glibc 2.34 and later do"),
     }
 }
 
@@ -517,6 +532,7 @@ extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     // The kernel would end the process at a system call that becomes a signal which is blocked.
     start::set_signal_mask(record.mask.load(Ordering::Relaxed) & !(1 << (libc::SIGSYS - 1)));
     keys::begin_thread();
+    cancellation::begin_thread();
     system_calls::begin_thread();
     start::begin_thread();
     streams::begin_thread();
@@ -575,7 +591,7 @@ unsafe fn answer(joined: Result<usize, c_int>, to: *mut usize) -> c_int {
 /// The place for the result is valid, or null.
 pub(crate) unsafe fn join(thread: usize, to: *mut usize) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { answer(joined(thread, |ended| runtime::semaphore_wait(ended, FOREVER)), to) }
+    unsafe { answer(joined(thread, |ended| semaphores::wait_at_point(ended, || Some(FOREVER))), to) }
 }
 
 /// Joins a thread if it has ended.
@@ -594,10 +610,7 @@ pub(crate) unsafe fn try_join(thread: usize, to: *mut usize) -> c_int {
 /// The same, and the pointer to the time is valid.
 pub(crate) unsafe fn join_until(thread: usize, to: *mut usize, clock: clockid_t, until: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe {
-        let wait = |ended| limited(clock, until, |limit| runtime::semaphore_wait(ended, limit));
-        answer(joined(thread, wait), to)
-    }
+    unsafe { answer(joined(thread, |ended| semaphores::wait_at_point(ended, || until_time(clock, until))), to) }
 }
 
 /// As thrd_join of C11.

@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use trellis_interpose::Real;
 
+use crate::cancellation;
 use crate::faults::{self, UNBLOCKED};
-use crate::system_calls::{Arguments, call};
+use crate::system_calls::{Arguments, call, call_unless};
 use crate::table::reals;
 
 type Call = unsafe extern "C" fn(i64, *const Arguments) -> isize;
-type Made = unsafe extern "C" fn(i64, *const Arguments, Call) -> isize;
+type Made = unsafe extern "C" fn(i64, *const Arguments, Call, bool) -> isize;
 
 /// The function of `libtrellis.so`.
 static MADE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -82,11 +83,12 @@ fn found(library: *mut c_void, name: &'static CStr) -> Result<*mut c_void, &'sta
     if function.is_null() { Err(name.to_str().unwrap_or_default()) } else { Ok(function) }
 }
 
-/// Makes a system call of the program, on the program's memory or private one.
+/// Makes a system call of the program, on the program's memory or private one. One that is interruptible answers EINTR if
+/// there is an interrupt.
 ///
 /// # Safety
 /// As the system call.
-pub(crate) unsafe fn made(number: i64, arguments: Arguments) -> isize {
+pub(crate) unsafe fn made(number: i64, arguments: Arguments, is_interruptible: bool) -> isize {
     let (mut set, mut pair) = (0, [0; 2]);
     // SAFETY: the caller's promise; the function of this name, which has this type.
     unsafe {
@@ -94,16 +96,23 @@ pub(crate) unsafe fn made(number: i64, arguments: Arguments) -> isize {
             Some(mask) => unblocked(mask, arguments, &mut set, &mut pair),
             None => arguments,
         };
+        let make: Call = if is_interruptible { call_unless_interrupted } else { call_with };
         if !faults::are_served_in_thread() {
-            return call(number, arguments);
+            return make(number, &raw const arguments);
         }
-        transmute::<*mut c_void, Made>(MADE.load(Ordering::Acquire))(number, &raw const arguments, call_with)
+        let made = transmute::<*mut c_void, Made>(MADE.load(Ordering::Acquire));
+        made(number, &raw const arguments, make, is_interruptible)
     }
 }
 
 unsafe extern "C" fn call_with(number: i64, arguments: *const Arguments) -> isize {
     // SAFETY: the caller's promise, as for the call.
     unsafe { call(number, *arguments) }
+}
+
+unsafe extern "C" fn call_unless_interrupted(number: i64, arguments: *const Arguments) -> isize {
+    // SAFETY: the caller's promise, as for the call; an interrupt lives as long as the process.
+    cancellation::interruptibly(|interrupt| unsafe { call_unless(number, arguments, interrupt) })
 }
 
 /// The arguments with a set of signals in which those of faults are not blocked. `set` and `pair` have room for it, on

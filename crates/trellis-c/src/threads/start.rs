@@ -71,7 +71,7 @@ pub struct Begin {
     libraries_bytes: usize,
 }
 
-const VERSION: usize = 6;
+const VERSION: usize = 7;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;

@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use trellis::WaitError;
+use trellis::{Cluster, WaitError};
 
 use super::{cluster, patiently, stop};
 use crate::addresses;
@@ -37,9 +37,12 @@ fn name(object: usize) -> u64 {
 struct Holding {
     lock: usize,
     thread: usize,
-    /// How often the thread has locked it.
+    /// How often the thread has locked it, if it is a mutex.
     count: u32,
 }
+
+/// The count of a read-write lock.
+const WRITES: u32 = 0;
 
 /// The locks that threads of this node hold, in lists by address.
 static HELD: [Mutex<Vec<Holding>>; 64] = [const { Mutex::new(Vec::new()) }; 64];
@@ -154,14 +157,26 @@ pub extern "C" fn trellis_threads_mutex_unlock(mutex: usize, kind: c_int, thread
     }
 }
 
-/// Waits for a condition under a mutex.
+/// The first mutex that a thread of this node holds, in the order of their addresses, above an address; 0 if there is none.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_threads_condition_wait(
+pub extern "C" fn trellis_threads_next_held(thread: usize, after: usize) -> usize {
+    let of_list = |list: &Mutex<Vec<Holding>>| {
+        let list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = list.iter().filter(|holding| holding.thread == thread && holding.count != WRITES);
+        own.map(|holding| holding.lock).filter(|lock| *lock > after).min()
+    };
+    HELD.iter().filter_map(of_list).min().unwrap_or(0)
+}
+
+/// Waits for a condition under a mutex. If there is an interrupt, the wait ends with EINTR when that is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_threads_condition_wait(
     condition: usize,
     mutex: usize,
     kind: c_int,
     thread: usize,
     limit_ns: u64,
+    interrupt: *const AtomicBool,
 ) -> c_int {
     let before = {
         let mut held = held(mutex);
@@ -174,17 +189,20 @@ pub extern "C" fn trellis_threads_condition_wait(
         held.remove()
     };
     let condition = cluster().condvar(name(condition));
-    let limit = (limit_ns != FOREVER).then(|| Duration::from_nanos(limit_ns));
-    let (is_held, notified) = condition.wait_with_lock(name(mutex), limit);
+    // SAFETY: the caller's promise.
+    let interrupt = unsafe { interrupt.as_ref() };
+    let limit = (limit_ns != FOREVER || interrupt.is_some()).then(|| Duration::from_nanos(limit_ns));
+    let (is_held, notified) = interrupted_by(interrupt, || condition.wait_with_lock(name(mutex), limit));
     let answer = match notified {
         Ok(true) => 0,
+        Ok(false) if is_set(interrupt) => libc::EINTR,
         Ok(false) => libc::ETIMEDOUT,
         Err(WaitError::TooLong { .. }) => {
             if !is_held {
                 patiently("a condition", || cluster().mutex(name(mutex)).acquire());
             }
             // A wake-up without a reason, which POSIX allows, in place of a wait that began again.
-            if limit.is_some() { libc::ETIMEDOUT } else { 0 }
+            if limit_ns != FOREVER { libc::ETIMEDOUT } else { 0 }
         }
         Err(WaitError::Misuse(_)) => libc::EPERM,
         Err(error) => stop(format_args!("a condition: {error}")),
@@ -230,6 +248,41 @@ pub extern "C" fn trellis_threads_semaphore_post(semaphore: usize) {
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_semaphore_signal(semaphore: usize) {
     patiently("a semaphore", || cluster().semaphore(name(semaphore)).post(1));
+}
+
+/// Calls with an interrupt, if there is one.
+fn interrupted_by<T>(interrupt: Option<&'static AtomicBool>, call: impl FnOnce() -> T) -> T {
+    match interrupt {
+        Some(interrupt) => Cluster::interruptible(interrupt, call),
+        None => call(),
+    }
+}
+
+fn is_set(interrupt: Option<&AtomicBool>) -> bool {
+    interrupt.is_some_and(|interrupt| interrupt.load(Ordering::SeqCst))
+}
+
+/// Threads of this node that wait look at their interrupts.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_interrupt() {
+    cluster().interrupt();
+}
+
+/// Lowers a semaphore, or returns EINTR when the interrupt is set. `limit_ns` may be `u64::MAX` for no limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_threads_semaphore_wait_or_interrupt(
+    semaphore: usize,
+    limit_ns: u64,
+    interrupt: *const AtomicBool,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let interrupt = unsafe { interrupt.as_ref() };
+    let semaphore = cluster().semaphore(name(semaphore));
+    let wait = || in_time("a semaphore", limit_ns, libc::ETIMEDOUT, |limit| semaphore.try_acquire_for(limit));
+    match interrupted_by(interrupt, wait) {
+        libc::ETIMEDOUT if is_set(interrupt) => libc::EINTR,
+        answer => answer,
+    }
 }
 
 /// Lowers a semaphore. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
@@ -283,7 +336,7 @@ pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread:
     };
     if answer == 0 {
         match writes {
-            true => held(lock).add(thread, 1),
+            true => held(lock).add(thread, WRITES),
             false => drop(readers().get_or_insert_default().insert((lock, thread), 1)),
         }
     }

@@ -58,7 +58,7 @@ pub(crate) use heap::AllocationRequest;
 pub(crate) use ordered::{Ordered, Rank, lock};
 pub(crate) use progress::start_service;
 pub(crate) use recorder::Recorder;
-pub(crate) use synchronisation::{Guarding, RESERVED_FIRST, Timeout};
+pub(crate) use synchronisation::{Guarding, RESERVED_FIRST, Timeout, interruptible};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;
@@ -136,7 +136,7 @@ pub(crate) struct Node {
     recent: AtomicU64,
     /// Peers that the membership knows to be up.
     met: Box<[AtomicBool]>,
-    waiters: Waiters,
+    pub(crate) waiters: Waiters,
     progress: Progress,
     started: Instant,
     /// The moment `started` on the clock that the launcher reads.

@@ -485,7 +485,7 @@ impl Node {
             return Err(Waited::Failed);
         }
         let now = self.now();
-        if now >= deadline {
+        if now >= deadline || ticket.is_interrupted() {
             return Err(Waited::TooLong);
         }
         Ok(SLEEP_MAX.min(Duration::from_nanos(deadline - now)))

@@ -5,6 +5,7 @@
 //! earlier use of a slot neither ends the wait of the present use nor changes its outcome. Taking, signalling and
 //! giving back a slot allocate nothing and take no lock, because the fault path does all three.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -43,6 +44,8 @@ const SIGNALLING: u32 = 3;
 const DONE: u32 = 4;
 /// The thread sleeps until the link or the wake-up descriptor wakes it.
 const AT_LINK: u32 = 5;
+/// The thread was roused while it did not sleep: it does not sleep before it has looked again.
+const ROUSED: u32 = 6;
 const STATES: u32 = 8;
 /// The number of successive uses of a slot that have different names. Only a signal that is late by this number of uses
 /// could hit another one.
@@ -113,6 +116,8 @@ pub(crate) struct Ticket<'a> {
     waiters: &'a Waiters,
     index: u32,
     name: u32,
+    /// Ends the wait early while it is set.
+    interrupt: Cell<Option<&'static AtomicBool>>,
 }
 
 /// The exclusive right to set how the wait of one use of a slot ended. The slot is not taken again meanwhile.
@@ -194,7 +199,7 @@ impl Waiters {
         let slot = &self.slots[index as usize];
         let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
         slot.word.store(uses * STATES + WAITING, Ordering::Release);
-        Ticket { waiters: self, index, name: uses * SLOTS as u32 + index }
+        Ticket { waiters: self, index, name: uses * SLOTS as u32 + index, interrupt: Cell::new(None) }
     }
 
     #[cold]
@@ -233,7 +238,8 @@ impl Waiters {
         let slot = &self.slots[name as usize % SLOTS];
         let use_of_name = name / SLOTS as u32;
         let claim = |word: u32| {
-            let is_awaited = word / STATES == use_of_name && matches!(word % STATES, WAITING | SLEEPING | AT_LINK);
+            let is_awaited =
+                word / STATES == use_of_name && matches!(word % STATES, WAITING | ROUSED | SLEEPING | AT_LINK);
             is_awaited.then_some(use_of_name * STATES + SIGNALLING)
         };
         let before = slot.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).ok()?;
@@ -252,10 +258,11 @@ impl Waiters {
         })
     }
 
-    /// Makes every sleeping thread look again, after the cluster has failed.
+    /// Makes every thread that waits look again before it goes on sleeping: the cluster has failed, or somebody has set an
+    /// interrupt.
     pub(crate) fn rouse_all(&self) {
         for slot in &self.slots {
-            if slot.change(SLEEPING, WAITING) {
+            if !slot.change(WAITING, ROUSED) && slot.change(SLEEPING, WAITING) {
                 futex_wake(&slot.word);
             }
         }
@@ -271,6 +278,15 @@ impl Ticket<'_> {
 
     pub(crate) fn is_done(&self) -> bool {
         self.slot().state() == DONE
+    }
+
+    /// From now on the wait ends early while `interrupt` is set; [`Waiters::rouse_all`] makes a sleeping thread look.
+    pub(super) fn set_interrupt(&self, interrupt: Option<&'static AtomicBool>) {
+        self.interrupt.set(interrupt);
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupt.get().is_some_and(|interrupt| interrupt.load(Ordering::SeqCst))
     }
 
     /// What came with the signal: a value, or why the call was refused.
@@ -302,7 +318,7 @@ impl Ticket<'_> {
     /// Sleeps until it is signalled or roused, or `timeout` has passed. It may also return for no reason.
     pub(crate) fn sleep(&self, timeout: Duration) {
         let slot = self.slot();
-        if !slot.change(WAITING, SLEEPING) {
+        if slot.change(ROUSED, WAITING) || !slot.change(WAITING, SLEEPING) {
             return;
         }
         futex_wait(&slot.word, self.word(SLEEPING), timeout);
@@ -313,7 +329,7 @@ impl Ticket<'_> {
     /// passed. It may also return for no reason.
     pub(super) fn sleep_at(&self, _place: &AtLink<'_>, link: RawFd, timeout: Duration) {
         let slot = self.slot();
-        if !slot.change(WAITING, AT_LINK) {
+        if slot.change(ROUSED, WAITING) || !slot.change(WAITING, AT_LINK) {
             return;
         }
         let wake = self.waiters.wake.as_raw_fd();
@@ -431,6 +447,22 @@ mod tests {
         ticket.sleep(Duration::from_secs(60));
         assert!(ticket.is_done());
         assert_eq!(ticket.outcome(), Ok(7));
+    }
+
+    #[test]
+    fn who_is_roused_before_the_sleep_looks_at_the_interrupt() {
+        static INTERRUPT: AtomicBool = AtomicBool::new(false);
+        let waiters = Waiters::new().unwrap();
+        let ticket = waiters.take();
+        ticket.set_interrupt(Some(&INTERRUPT));
+        assert!(!ticket.is_interrupted());
+        INTERRUPT.store(true, Ordering::SeqCst);
+        waiters.rouse_all();
+        ticket.sleep(Duration::from_secs(600));
+        assert!(ticket.is_interrupted() && !ticket.is_done());
+        waiters.rouse_all();
+        waiters.signal(ticket.name(), 5);
+        assert!(ticket.is_done(), "it can be signalled when it is roused");
     }
 
     /// A late signal arrives at any moment of the next use. If the code looked at the use and the state one after the

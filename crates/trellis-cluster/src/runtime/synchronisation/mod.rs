@@ -9,6 +9,8 @@
 mod inquiry;
 mod objects;
 
+use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use trellis_cluster_protocol::sync::{
@@ -41,6 +43,19 @@ impl State {
     pub(super) fn new(me: NodeId, founders: u16) -> State {
         State { sync: Sync::new(me, founders), held: Held::default() }
     }
+}
+
+thread_local! {
+    /// Ends waits of this thread early while it is set.
+    static INTERRUPT: Cell<Option<&'static AtomicBool>> = const { Cell::new(None) };
+}
+
+/// Calls `work`, in which waits for a time of their own end early while `interrupt` is set.
+pub(crate) fn interruptible<T>(interrupt: &'static AtomicBool, work: impl FnOnce() -> T) -> T {
+    let before = INTERRUPT.replace(Some(interrupt));
+    let result = work();
+    INTERRUPT.set(before);
+    result
 }
 
 /// How long a call waits.
@@ -382,7 +397,10 @@ impl Node {
         }
         let nanoseconds = match timeout {
             Timeout::Configured => wait.limit_ns(&self.config),
-            Timeout::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+            Timeout::For(duration) => {
+                ticket.set_interrupt(INTERRUPT.get());
+                u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+            }
         };
         self.wait_polling(None, ticket, wait, self.now().saturating_add(nanoseconds))
     }

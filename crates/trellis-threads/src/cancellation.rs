@@ -1,0 +1,281 @@
+//! Cancellation of threads of the program (pthread_cancel(3p)), by threads of any node.
+//!
+//! The C library has bits for it in the control block of each thread, and its cancellation points look at them. The block is
+//! the same memory on every node, so a request is those bits. What the thread waits for is interrupted by a signal to it, at its
+//! node, and to its deputy, if node 0 makes a system call for it.
+//!
+//! Promises: a thread ends by the C library's own function for it, which runs the handlers that the thread has pushed, and in
+//! its own code. No request is lost: a system call that is a cancellation point has not begun when a request is seen, or the
+//! signal interrupts it. What a system call has done is not lost either. A request to a thread that ignores it, or has ended,
+//! changes nothing. It must never end a thread inside of Trellis' code.
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr::{from_ref, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::context::{self, aside, own_slot};
+use crate::control::{FREE, RUNNING, SLOTS, control, record};
+use crate::system_calls::{self, call};
+use crate::table::reals;
+use crate::{early, runtime, start, threads};
+
+/// The signal that the C library keeps for this.
+pub(crate) const SIGNAL: c_int = 32;
+const ENABLE: c_int = 0;
+const DISABLE: c_int = 1;
+const DEFERRED: c_int = 0;
+const ASYNCHRONOUS: c_int = 1;
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_testcancel();
+    fn pthread_cancel(thread: usize) -> c_int;
+}
+
+/// The offset in the control block of the word with the bits, and the bits.
+static WORD_OFFSET: AtomicUsize = AtomicUsize::new(0);
+static BITS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether what the thread in a slot waits for is to be interrupted: at the node where the thread runs, and at node 0 if its
+/// deputy is there.
+static INTERRUPTS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
+/// Whether the thread in a slot, or its deputy, makes a system call that may be interrupted, or is about to.
+static CALLS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
+/// Whether the thread in a slot of this node wants to be cancelled at any time. The C library's own type does not tell,
+/// because its cancellation points change it for as long as their system calls take.
+static IS_ASYNCHRONOUS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
+/// The numbers of the deputies, which only node 0 has.
+static DEPUTIES: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+
+/// pthread_setcanceltype(3p) of the C library.
+unsafe fn set_type(kind: c_int, before: *mut c_int) -> c_int {
+    type SetType = unsafe extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
+    // SAFETY: the C library's function, which has this type; the caller's promise.
+    unsafe { transmute::<*mut c_void, SetType>(reals::pthread_setcanceltype.address())(kind, before) }
+}
+
+/// The calling thread of the program changes when it may be cancelled.
+///
+/// # Safety
+/// The place for the answer is valid, or null.
+pub(crate) unsafe fn change_type(kind: c_int, before: *mut c_int) -> c_int {
+    IS_ASYNCHRONOUS[own_slot()].store(kind == ASYNCHRONOUS, Ordering::SeqCst);
+    // SAFETY: the caller's promise.
+    unsafe { set_type(kind, before) }
+}
+
+/// The calling thread of the program has just begun.
+pub(crate) fn begin_thread() {
+    IS_ASYNCHRONOUS[own_slot()].store(false, Ordering::SeqCst);
+}
+
+thread_local! {
+    /// The slot for which this private thread makes system calls.
+    static DEPUTISES: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+}
+
+/// Finds out how the C library does it. Called by the first thread of the process, which is never cancelled, when there are
+/// other threads: the C library takes the first request for the first thread otherwise.
+pub(crate) fn begin() {
+    match threads::debugger_offset(c"_thread_db_pthread_cancelhandling") {
+        Ok(offset) => WORD_OFFSET.store(offset, Ordering::Relaxed),
+        Err(why) => runtime::stop(why),
+    }
+    let own = word_of(context::thread_pointer());
+    let mut before = 0;
+    // SAFETY: a request to this thread itself, which ignores it. The first request makes the C library install its handler.
+    unsafe {
+        pthread_setcancelstate(DISABLE, &mut before);
+        let clear = own.load(Ordering::Relaxed);
+        pthread_cancel(context::thread_pointer());
+        BITS.store(own.swap(clear, Ordering::Relaxed) ^ clear, Ordering::Relaxed);
+        pthread_setcancelstate(before, null_mut());
+    }
+    if BITS.load(Ordering::Relaxed) == 0 {
+        runtime::stop("this C library cancels threads in a way that is not known; glibc 2.34 and later are");
+    }
+    let mut action = system_calls::action_of(SIGNAL);
+    action.sa_sigaction = interrupted as *const () as usize;
+    // Not on the alternate stack, which is in the region: the thread may hold locks of Trellis, on its private stack.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: the handler keeps to what a handler may do.
+    unsafe { system_calls::set_action(SIGNAL, &action) };
+}
+
+/// The word of a thread's control block that has the bits.
+fn word_of(thread: usize) -> &'static AtomicU32 {
+    let word = thread + WORD_OFFSET.load(Ordering::Relaxed);
+    // SAFETY: a word of the control block of a thread, whose memory is that of a slot and never given back.
+    unsafe { AtomicU32::from_ptr(word as *mut u32) }
+}
+
+/// Whether somebody has asked to cancel the thread of a slot.
+pub(crate) fn is_wanted(slot: usize) -> bool {
+    word_of(record(slot).handle.load(Ordering::Relaxed)).load(Ordering::SeqCst) & BITS.load(Ordering::Relaxed) != 0
+}
+
+/// pthread_cancel(3p).
+pub(crate) fn cancel(thread: usize) -> c_int {
+    let thread = early::handle_of(thread);
+    let Some(slot) = context::slot_of(thread) else { return libc::ESRCH };
+    let control = control();
+    match control.states[slot].load(Ordering::Acquire) {
+        RUNNING => {}
+        FREE => return libc::ESRCH,
+        _ => return 0,
+    }
+    let bits = BITS.load(Ordering::Relaxed);
+    let is_first = word_of(thread).fetch_or(bits, Ordering::SeqCst) & bits == 0;
+    if thread == context::thread_pointer() {
+        end_if_asynchronous();
+    } else if is_first {
+        let node = control.nodes[slot].load(Ordering::Relaxed) as usize;
+        threads::send_anywhere(slot, node, SIGNAL);
+        // A call that begins after this look sees the request.
+        if record(slot).is_interruptible.load(Ordering::SeqCst) != 0 {
+            control.interrupts[slot].store(1, Ordering::Release);
+            aside(|| if start::node() == 0 { interrupt_calls() } else { runtime::order(0) });
+        }
+    }
+    0
+}
+
+/// The calling thread ends if it is to be cancelled, and not only at cancellation points.
+fn end_if_asynchronous() {
+    // On one node, system calls are not trapped, and the C library's cancellation points wait for this.
+    let is_asynchronous =
+        if start::nodes() == 1 { has_type() } else { IS_ASYNCHRONOUS[own_slot()].load(Ordering::SeqCst) };
+    if is_asynchronous {
+        // SAFETY: has no conditions. If the thread is to end, nothing of this function is left.
+        unsafe { pthread_testcancel() };
+    }
+}
+
+/// Whether the calling thread has the type of asynchronous cancellation now. The thread may end here.
+fn has_type() -> bool {
+    let mut kind = DEFERRED;
+    // SAFETY: room for the answer. The type is what it was.
+    unsafe {
+        set_type(DEFERRED, &mut kind);
+        set_type(kind, null_mut());
+    }
+    kind == ASYNCHRONOUS
+}
+
+/// Interrupts what a thread of this node waits for.
+pub(crate) fn interrupt(slot: usize) {
+    INTERRUPTS[slot].store(true, Ordering::SeqCst);
+    runtime::interrupt();
+    if CALLS[slot].load(Ordering::SeqCst) || IS_ASYNCHRONOUS[slot].load(Ordering::SeqCst) || start::nodes() == 1 {
+        system_calls::send_here(threads::number_of(slot).load(Ordering::Acquire), SIGNAL);
+    }
+}
+
+/// Interrupts the system calls that node 0 makes for threads to be cancelled.
+pub(crate) fn interrupt_calls() {
+    for slot in (0..SLOTS).filter(|slot| control().interrupts[*slot].swap(0, Ordering::AcqRel) != 0) {
+        INTERRUPTS[slot].store(true, Ordering::SeqCst);
+        if CALLS[slot].load(Ordering::SeqCst) {
+            system_calls::send_here(DEPUTIES[slot].load(Ordering::SeqCst), SIGNAL);
+        }
+    }
+}
+
+/// The calling private thread is the deputy of the threads in a slot.
+pub(crate) fn begin_deputy(slot: usize) {
+    DEPUTISES.set(slot);
+    // SAFETY: has no conditions.
+    DEPUTIES[slot].store(unsafe { call(libc::SYS_gettid, [0; 6]) } as u32, Ordering::SeqCst);
+}
+
+/// Ends the interrupt of a slot; returns whether there was one.
+pub(crate) fn end_interrupt(slot: usize) -> bool {
+    INTERRUPTS[slot].swap(false, Ordering::SeqCst)
+}
+
+/// Whether the calling thread of the program is in a cancellation point of the C library, and does not ignore requests. The
+/// caller is the handler of a system call; its thread may end here.
+pub(crate) fn is_at_point(slot: usize) -> bool {
+    let mut state = DISABLE;
+    system_calls::let_pass(slot, false);
+    // SAFETY: room for the answer. While requests are ignored, the thread does not end; then the state is what it was.
+    let is_asynchronous = unsafe {
+        pthread_setcancelstate(DISABLE, &mut state);
+        let is_asynchronous = has_type();
+        pthread_setcancelstate(state, null_mut());
+        is_asynchronous
+    };
+    system_calls::let_pass(slot, true);
+    state == ENABLE && is_asynchronous
+}
+
+/// Interrupts the calling thread itself: its call at node 0 was interrupted there.
+pub(crate) fn interrupt_self(slot: usize) {
+    INTERRUPTS[slot].store(true, Ordering::SeqCst);
+}
+
+/// Calls a wait that is a cancellation point, with the address of the interrupt, or 0 if the thread ignores requests. The
+/// wait answers EINTR if it was interrupted. Then the thread ends, or this returns that answer.
+pub(crate) fn point(wait: impl FnOnce(usize) -> c_int) -> c_int {
+    let mut state = DISABLE;
+    // SAFETY: these have no conditions but room for the answer. If the thread is to end, nothing of this function is left.
+    unsafe {
+        pthread_testcancel();
+        pthread_setcancelstate(DISABLE, &mut state);
+        pthread_setcancelstate(state, null_mut());
+    }
+    if state != ENABLE {
+        return wait(0);
+    }
+    let slot = own_slot();
+    let answer = wait(from_ref(&INTERRUPTS[slot]) as usize);
+    if answer == libc::EINTR {
+        // In this order: a request that comes now sets the interrupt again.
+        end_interrupt(slot);
+        // SAFETY: as above.
+        unsafe { pthread_testcancel() };
+    }
+    answer
+}
+
+/// As [`point`], for a wait that goes on if the thread does not end.
+pub(crate) fn repeated_point(mut wait: impl FnMut(usize) -> c_int) -> c_int {
+    loop {
+        let answer = point(&mut wait);
+        if answer != libc::EINTR {
+            return answer;
+        }
+    }
+}
+
+/// A system call of the thread, which is a cancellation point, was interrupted: the thread ends if it is to be cancelled.
+/// Otherwise the call is to be made again. The callers have nothing to drop.
+pub(crate) fn interrupted_at_point(slot: usize) {
+    system_calls::let_pass(slot, false);
+    // SAFETY: has no conditions.
+    unsafe { pthread_testcancel() };
+    system_calls::let_pass(slot, true);
+}
+
+/// The handler of the signal. A thread of the program that runs its own code may end here. In any other case, the signal has
+/// interrupted what the thread waited for, or keeps it from beginning to wait.
+unsafe extern "C-unwind" fn interrupted(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes the registers of the interrupted thread.
+    if system_calls::skip_call(unsafe { &mut *context.cast::<libc::ucontext_t>() }) {
+        return;
+    }
+    if context::slot().is_some_and(|slot| start::nodes() == 1 || !system_calls::pass(slot)) && !context::is_bare() {
+        end_if_asynchronous();
+    }
+}
+
+/// Makes a system call of the calling thread, or of that of the calling deputy: `call` gets the byte that keeps it from
+/// beginning.
+pub(crate) fn interruptibly(call: impl FnOnce(*const AtomicBool) -> isize) -> isize {
+    let slot = context::slot().unwrap_or_else(|| DEPUTISES.get());
+    CALLS[slot].store(true, Ordering::SeqCst);
+    let answer = call(&raw const INTERRUPTS[slot]);
+    CALLS[slot].store(false, Ordering::SeqCst);
+    answer
+}
