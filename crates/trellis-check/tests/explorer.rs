@@ -2,12 +2,11 @@
 //!
 //! Larger ones: `cargo run -p trellis-check --release -- explore --protocol all --nodes 3 --pages 2 --operations 2`.
 
-use trellis_check::changes::ChangeFault;
 use trellis_check::ends::{EndFault, EndInstance};
 use trellis_check::explore::{Model, Options, Report, Verdict, explore};
 use trellis_check::heap::HeapFault;
 use trellis_check::members::MemberFault;
-use trellis_check::mutants::{change_instances, heap_instances, member_instances, wait_instances};
+use trellis_check::mutants::{heap_instances, member_instances, wait_instances};
 use trellis_check::pages::{Instance, Locks, Requests};
 use trellis_check::synchronisation::{Program, SyncInstance};
 use trellis_check::waits::WaitFault;
@@ -273,15 +272,6 @@ fn programs_with_threads_at_several_nodes_end() {
 fn blocks_are_allocated_and_freed() {
     for instance in heap_instances(HeapFault::None) {
         passes_model(&instance.describe(), &mut instance.model(), MUST_END);
-    }
-}
-
-#[test]
-fn a_change_is_made_by_all_or_by_none() {
-    for instance in change_instances(ChangeFault::None) {
-        let report = explore(&mut instance.model(), Options::default(), &mut |_| {});
-        passes(&instance.describe(), &report);
-        assert!(report.states > 1_000, "{} states are not all", report.states);
     }
 }
 

@@ -8,7 +8,7 @@ use trellis_check::litmus::LitmusOptions;
 use trellis_check::mutants::{noticed, release_mutants_of, try_release};
 use trellis_check::release::explore::Orders;
 use trellis_check::release::scripts::{Program, Size, homes, setup, small};
-use trellis_check::release::{Fault, Setup, litmus, shapes, swarm};
+use trellis_check::release::{Fault, Setup, Troubles, litmus, shapes, swarm};
 use trellis_cluster_protocol::coherence::{Content, Message, Protocol};
 use trellis_cluster_protocol::{PageIndex, PageRange};
 
@@ -57,6 +57,23 @@ fn bytes_may_be_read_when_they_arrive() {
                 passes(Setup { late_bytes: true, ..setup }, program.name());
             }
         }
+    }
+}
+
+#[test]
+fn a_change_is_made_by_all_or_by_none() {
+    let protocol = Protocol::all_release_consistent()[0];
+    for (program, intervals) in [(Program::Agree, 1), (Program::Differ, 2)] {
+        let setup = setup(protocol, program, Size { nodes: 2, pages: 1, intervals }, homes()[0], false);
+        let states = |give_ups, objections, may_disagree| {
+            let troubles = Troubles { give_ups, objections };
+            passes(Setup { troubles, may_disagree, ..setup.clone() }, program.name()).states
+        };
+        let (smooth, hindered, all) = (states(0, 0, false), states(1, 1, false), states(1, 1, true));
+        assert!(
+            smooth < hindered && hindered < all,
+            "what goes wrong leads to more states: {smooth}, {hindered}, {all}"
+        );
     }
 }
 

@@ -51,9 +51,6 @@ const STEPS: [Step; 20] = [
             "sync --program words --nodes 4 --rounds 2",
             "sync --program locks --nodes 3 --threads 2 --rounds 1 --objects 2",
             "sync --program words --nodes 3 --threads 2 --rounds 1 --objects 2",
-            "changes --nodes 3 --calls 2 --late 1 --objections 0",
-            "changes --nodes 2 --calls 2 --late 3 --objections 1",
-            "changes --nodes 4 --calls 1 --late 1 --objections 0",
             "members --founders 3 --joiners 2",
             "heap",
             "waits",
@@ -82,6 +79,10 @@ const STEPS: [Step; 20] = [
             "explore --protocol dynamic --nodes 2 --pages 2 --operations 1 --change lock(ivy) --must-end",
             "explore --protocol dynamic --nodes 4 --pages 1 --operations 2 --overtaken-max",
             "explore --protocol release --nodes 3 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
+            "explore --protocol hlrc(update) --nodes 3 --pages 1 --intervals 2 --give-ups 1 --may-disagree --noticing faults --program agree",
+            "explore --protocol hlrc(update) --nodes 2 --pages 1 --intervals 2 --give-ups 3 --objections 1 --may-disagree --noticing faults --program agree",
+            "explore --protocol hlrc(update) --nodes 4 --pages 1 --intervals 1 --give-ups 1 --may-disagree --noticing faults --program agree",
+            "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --objections 1 --may-disagree --noticing faults --program and-back",
         ]),
     },
     Step {
@@ -271,7 +272,7 @@ impl Step {
 /// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "waits" | "ends" | "changes" | "members" | "heap" | "mutants") => {
+        Some("explore" | "sync" | "waits" | "ends" | "members" | "heap" | "mutants") => {
             format!(" --states-max {STATES_MAX}")
         }
         _ => String::new(),

@@ -1,4 +1,4 @@
-//! The commands `explore`, `sync` and `changes`.
+//! The commands that explore: `explore`, `sync`, `members`, `heap`, `waits` and `ends`.
 //!
 //! Promises: the first line describes the instance. It must never print the rate of an exploration that was cut short
 //! as if it had ended.
@@ -7,7 +7,6 @@ use super::lease::{self, LEASE, Lease};
 use super::release::{self, Release, Shared};
 use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
-use crate::changes::{ChangeFault, ChangeInstance};
 use crate::ends::{EndFault, EndInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::heap::{HeapFault, HeapInstance, HeapProgram};
@@ -114,28 +113,6 @@ pub(super) struct Synchronise {
     bound: Bound,
 }
 
-/// Changes of protocols, and the faults that may happen to them.
-#[derive(Args, Clone, Copy, Debug)]
-pub(super) struct ChangeTogether {
-    /// Number of nodes.
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=5))]
-    nodes: u16,
-    /// Number of changes, one after the other.
-    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=4))]
-    calls: u8,
-    /// Maximum number of waits that are too long, all together.
-    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=4))]
-    late: u8,
-    /// Maximum number of objections, all together.
-    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=4))]
-    objections: u8,
-    /// Give the last node a different change the first time.
-    #[arg(long)]
-    differs: bool,
-    #[command(flatten)]
-    bound: Bound,
-}
-
 /// Nodes that join and leave.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct ComeAndGo {
@@ -216,12 +193,6 @@ pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
 pub(super) fn run_sync(chosen: &Synchronise, json: bool) -> bool {
     let instance = sync_instance(chosen);
     show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
-}
-
-pub(super) fn run_changes(chosen: &ChangeTogether, json: bool) -> bool {
-    let ChangeTogether { nodes, calls, late, objections, differs, bound } = *chosen;
-    let instance = ChangeInstance { nodes, calls, late, objections, differs, fault: ChangeFault::None };
-    show(&instance.describe(), &mut instance.model(), bound.options(), json)
 }
 
 pub(super) fn run_members(chosen: &ComeAndGo, json: bool) -> bool {

@@ -61,8 +61,6 @@ enum Command {
     Explore(explore::Explore),
     /// Visit every state of a small cluster with locks, barriers and atomic words.
     Sync(explore::Synchronise),
-    /// Visit every state of a small cluster whose nodes change the protocol of pages, which all do or none.
-    Changes(explore::ChangeTogether),
     /// Visit every state of a small cluster that nodes join and leave.
     Members(explore::ComeAndGo),
     /// Visit every state of a small cluster whose programs allocate and free blocks of the shared heap.
@@ -93,7 +91,6 @@ pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode
     let result = match &arguments.command {
         Command::Explore(chosen) => explore::run(chosen, json).map_err(refused),
         Command::Sync(chosen) => Ok(explore::run_sync(chosen, json)),
-        Command::Changes(chosen) => Ok(explore::run_changes(chosen, json)),
         Command::Members(chosen) => Ok(explore::run_members(chosen, json)),
         Command::Heap(chosen) => Ok(explore::run_heap(chosen, json)),
         Command::Waits(chosen) => Ok(explore::run_waits(chosen, json)),

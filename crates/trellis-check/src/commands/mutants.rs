@@ -25,9 +25,9 @@ const HEAP: &str = "heap";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
-    /// Only those of this protocol; `synchronisation` for those of locks, barriers and words, of changes of protocols and
-    /// of the end of programs; `membership` for those of joining and leaving; `heap` for those of allocating and freeing;
-    /// `lease` for those of leases of remote memory; by default all.
+    /// Only those of this protocol; `synchronisation` for those of locks, barriers and words and of the end of programs;
+    /// `membership` for those of joining and leaving; `heap` for those of allocating and freeing; `lease` for those of
+    /// leases of remote memory; by default all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name contains this text.

@@ -7,7 +7,7 @@ use super::simulated::{Replayed, print_replay, run_seeds};
 use crate::explore::Options;
 use crate::release::explore::Orders;
 use crate::release::scripts::{Program, Size, homes, setup};
-use crate::release::{Fault, Setup, swarm};
+use crate::release::{Fault, Setup, Troubles, swarm};
 use crate::simulate::Seed;
 use clap::{Args, ValueEnum, value_parser};
 use std::ops::Range;
@@ -30,9 +30,15 @@ pub(super) struct Release {
     /// With release consistency: read the bytes of pages only when they arrive.
     #[arg(long)]
     late_bytes: bool,
-    /// With release consistency: how often the threads of each node give up waiting for a publication.
-    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=4))]
+    /// With release consistency: how often threads give up waiting for a publication or a change, all together.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=8))]
     give_ups: u8,
+    /// With release consistency: how often nodes object to a change, all together.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=4))]
+    objections: u8,
+    /// With release consistency: let threads also give up where nobody knows then whether all nodes change, and end.
+    #[arg(long)]
+    may_disagree: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
@@ -68,7 +74,8 @@ pub(super) fn setups(chosen: &Release, shared: &Shared) -> Vec<(String, Setup)> 
                     is_wide: shared.is_wide,
                     late_faults: shared.late_faults,
                     late_bytes: chosen.late_bytes,
-                    give_ups: chosen.give_ups,
+                    troubles: Troubles { give_ups: chosen.give_ups, objections: chosen.objections },
+                    may_disagree: chosen.may_disagree,
                     ..setup(shared.protocol, program, size, home, noticing == Noticing::Marks)
                 };
                 all.push((

@@ -20,7 +20,6 @@ pub use release::{SEEDS_MAX, release_mutants_of, try_release};
 pub use synchronisation::{SyncFault, SyncMutant};
 pub use table::TABLE;
 
-use crate::changes::{ChangeFault, ChangeInstance};
 use crate::ends::{EndFault, EndInstance};
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::heap::{HeapFault, HeapInstance, HeapProgram};
@@ -59,8 +58,6 @@ pub enum Mutation {
     Wait(WaitFault),
     /// The end of a program.
     End(EndFault),
-    /// A change of protocols, which uses synchronisation.
-    Change(ChangeFault),
     /// Joining and leaving.
     Member(MemberFault),
     /// The shared heap.
@@ -99,7 +96,7 @@ pub enum Fits {
     Delay,
     /// `lock(…)`, `delay(…)`.
     Layered,
-    /// No coherence protocol: locks, barriers, words, objects at their home, and changes of protocols.
+    /// No coherence protocol: locks, barriers, words, objects at their home, and the end of programs.
     Synchronisation,
     /// No coherence protocol: joining and leaving.
     Membership,
@@ -176,7 +173,6 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
         Mutation::Sync(fault, program) => try_sync(fault, program, options),
         Mutation::Wait(fault) => try_wait(fault, options),
         Mutation::End(fault) => try_end(fault, options),
-        Mutation::Change(fault) => try_change(fault, options),
         Mutation::Member(fault) => try_member(fault, options),
         Mutation::Heap(fault) => try_heap(fault, options),
         Mutation::Node(fault) => try_node(protocol, fault, options),
@@ -223,18 +219,6 @@ pub fn sync_instances(program: Program) -> Vec<SyncInstance> {
         _ if can_abandon => vec![whole, abandoned, twice, abandoned_twice, four],
         _ => vec![whole, twice],
     }
-}
-
-/// The instances on which mutants of changes are tried, smallest first.
-pub fn change_instances(fault: ChangeFault) -> Vec<ChangeInstance> {
-    let once = ChangeInstance { nodes: 2, calls: 1, late: 1, objections: 1, differs: false, fault };
-    let three = ChangeInstance { nodes: 3, ..once };
-    vec![once, ChangeInstance { calls: 2, ..once }, three]
-}
-
-/// Explores a mutant of changes.
-pub fn try_change(fault: ChangeFault, options: Options) -> Report {
-    one_after_the_other(change_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
 }
 
 /// The instances on which mutants of membership are tried, smallest first.

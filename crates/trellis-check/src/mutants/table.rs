@@ -5,7 +5,6 @@
 
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
-use crate::changes::ChangeFault;
 use crate::ends::EndFault;
 use crate::heap::HeapFault;
 use crate::members::MemberFault;
@@ -20,10 +19,6 @@ const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault)
 
 const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, program: Program) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Sync(fault, program) }
-}
-
-const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) -> Row {
-    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Change(fault) }
 }
 
 const fn wait(name: &'static str, broken: &'static str, fault: WaitFault) -> Row {
@@ -298,13 +293,6 @@ pub const TABLE: &[Row] = &[
     node(Copies, "leaves-holding", "a node leaves while it holds pages for its threads", NodeFault::LeavesHolding),
     node(Any, "names-nothing", "a node that leaves does not name what it leaves behind", NodeFault::NamesNothing),
     node(Any, "takes-nothing", "the coordinator does not take over what a leaving node named", NodeFault::TakesNothing),
-    // Changes of protocols.
-    change("gives-up-alone", "who gives up a change does not decide so for all", ChangeFault::GivesUpAlone),
-    change("stays-away", "who gives up a change leaves the others waiting", ChangeFault::StaysAway),
-    change("changes-undecided", "nodes change while another may still give up", ChangeFault::Undecided),
-    change("passes-over-objections", "a node changes although one objects", ChangeFault::PassesOverObjections),
-    change("keeps-objections", "an objection counts for the next change, too", ChangeFault::KeepsObjections),
-    change("keeps-numbers", "the barriers of a change that was given up are used again", ChangeFault::KeepsNumbers),
     // Joining and leaving.
     member("welcomes-early", "a node is let in before every founder has come", MemberFault::WelcomesEarly),
     member("two-at-once", "a node is let in or out while another one comes", MemberFault::TwoAtOnce),

@@ -1,9 +1,10 @@
 //! A change of the protocol of pages at one node, which the real [`PageChange`] decides.
 //!
 //! A thread of each node makes the call, while other threads go on. It takes the steps that a runtime carries out, with the
-//! real barriers and words. It may wait too long, and then no node changes.
+//! real barriers and words. It may wait too long, and its node may object; then no node changes.
 //!
-//! Promises: a call that ends as agreed orders memory like a barrier. It must never let a node change its pages by itself.
+//! Promises: a call that ends as agreed, without objections, orders memory like a barrier. It must never let a node change
+//! its pages by itself.
 
 use super::effects::{Event, Out};
 use super::node::{Doing, Node};
@@ -11,13 +12,18 @@ use super::{Fault, Setup, faults};
 use trellis_cluster_protocol::coherence::Coherence;
 use trellis_cluster_protocol::node::change::{Ending, Input};
 use trellis_cluster_protocol::node::{self, Next, PageChange};
-use trellis_cluster_protocol::sync::{self, Contribution, Waiter};
+use trellis_cluster_protocol::sync::{self, Contribution, Operation, Waiter};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 /// The first number of barriers and words of changes.
 pub(super) const FIRST_NUMBER: u64 = 1 << 32;
 /// The first number of calls of changes. Smaller ones are threads.
 pub(super) const FIRST_CALL: Waiter = 1 << 16;
+/// How many numbers one set of barriers and words takes; [`FIRST_NUMBER`] is a multiple of it.
+const NUMBERS_PER_SET: u64 = 8;
+/// The indexes of words in a set: the one that decides, and the one that counts objections.
+const DECISION: u64 = 0;
+const OBJECTIONS: u64 = 2;
 /// The number with which a change waits for pages and for a publication.
 const CHANGER: Waiter = FIRST_CALL - 1;
 
@@ -41,6 +47,8 @@ pub(super) struct Changing {
 enum Step {
     /// It has ended in this way.
     Ended(Input),
+    /// It says whether its node objects.
+    MayObject,
     /// It waits for the answer to this call.
     Awaits(Waiter),
     /// It waits until something about this page has changed.
@@ -62,10 +70,13 @@ impl Changing {
     }
 
     /// Whether its thread may give up what it waits for.
-    pub(super) fn can_give_up(&self) -> bool {
-        let waits = matches!(self.step, Step::Publishes | Step::Gathers(_) | Step::AwaitsPage(_))
-            || self.step == Step::Awaits(self.barrier.0);
-        waits && !self.change.is_in_last_barrier()
+    pub(super) fn can_give_up(&self, setup: &Setup) -> bool {
+        match self.step {
+            Step::Awaits(_) if setup.may_disagree => true,
+            Step::Awaits(call) => call == self.barrier.0 && !self.change.is_in_last_barrier(),
+            Step::AwaitsPage(_) | Step::Gathers(_) | Step::IsToPublish | Step::Publishes => true,
+            Step::Ended(_) | Step::MayObject | Step::HasPublished => false,
+        }
     }
 
     /// Something about these pages has changed.
@@ -108,6 +119,15 @@ impl Node {
 
     /// Whether the thread of the change can go on.
     pub(super) fn can_change(&self) -> bool {
+        self.may_object() || self.has_more_to_do()
+    }
+
+    /// Whether the node may object to the change.
+    pub(super) fn may_object(&self) -> bool {
+        self.changing.as_ref().is_some_and(|changing| changing.step == Step::MayObject)
+    }
+
+    fn has_more_to_do(&self) -> bool {
         match self.changing.as_ref().map(|changing| &changing.step) {
             Some(Step::Ended(_) | Step::HasPublished) => true,
             Some(Step::IsToPublish) => !self.is_publishing(),
@@ -116,13 +136,16 @@ impl Node {
                 let protocol = &self.parts.shard(page).protocol;
                 protocol.is_pending(page) && protocol.access(page) < Access::Write
             }),
-            Some(Step::Awaits(_) | Step::AwaitsPage(_) | Step::Publishes) | None => false,
+            Some(Step::Awaits(_) | Step::AwaitsPage(_) | Step::MayObject | Step::Publishes) | None => false,
         }
     }
 
-    /// The thread of the change goes on until it waits.
+    /// The thread of the change goes on until it waits, or may object. If it may, its node does not.
     pub(super) fn go_on_changing(&mut self, setup: &Setup, out: &mut Out) {
-        while self.can_change() {
+        if self.may_object() {
+            self.changing().step = Step::Ended(Input::Frozen { objects: false });
+        }
+        while self.has_more_to_do() {
             let input = match self.changing().step {
                 Step::Ended(input) => input,
                 Step::IsToPublish => {
@@ -142,8 +165,16 @@ impl Node {
         }
     }
 
+    /// The node objects to the change.
+    pub(super) fn object(&mut self, setup: &Setup, out: &mut Out) {
+        out.event(Event::Objects { thread: self.changer() });
+        self.changing().step = Step::Ended(Input::Frozen { objects: true });
+        self.go_on_changing(setup, out);
+    }
+
     /// The thread of the change waits no longer.
     pub(super) fn give_up_changing(&mut self, setup: &Setup, out: &mut Out) {
+        out.event(Event::TooLong { thread: self.changer() });
         if self.changing().step == Step::Publishes {
             faults::end_publication(setup.fault, self.consistency());
         }
@@ -160,13 +191,18 @@ impl Node {
             return true;
         };
         changing.step = Step::HasPublished;
-        let thread = usize::from(changing.thread);
-        out.event(Event::Published { thread: self.threads[thread].number });
+        out.event(Event::Published { thread: self.changer() });
         true
     }
 
     fn changing(&mut self) -> &mut Changing {
         self.changing.as_mut().expect("a change is under way")
+    }
+
+    /// The thread of the change, by its number among all threads.
+    fn changer(&mut self) -> u8 {
+        let thread = self.changing().thread;
+        self.threads[usize::from(thread)].number
     }
 
     fn call_for_change(&mut self) -> Waiter {
@@ -190,6 +226,10 @@ impl Node {
 
     /// Does what the change needs next.
     fn follow(&mut self, setup: &Setup, next: Next, out: &mut Out) {
+        if let Some(input) = self.passes_over(setup, &next) {
+            self.changing().step = Step::Ended(input);
+            return;
+        }
         match next {
             Next::Barrier(barrier) => {
                 let call = self.call_for_change();
@@ -207,8 +247,11 @@ impl Node {
                 self.changing().step = Step::Awaits(call);
                 self.take(setup, node::Input::Sync(sync::Input::Operate(word, operation, call)), out);
             }
-            Next::Object(locked) => {
-                self.changing().step = Step::Ended(Input::Frozen { objects: locked.is_some() });
+            Next::Object(Some(locked)) => out.problem(format!("no thread locks {locked}, and it is locked")),
+            Next::Object(None) => {
+                let asks = setup.troubles.objections > 0;
+                self.changing().step =
+                    if asks { Step::MayObject } else { Step::Ended(Input::Frozen { objects: false }) };
             }
             // It waits for the page already, or the page has come.
             Next::Page(_) => {}
@@ -222,7 +265,9 @@ impl Node {
             Next::Publish => self.changing().step = Step::Ended(Input::Done),
             Next::Prepare => {
                 self.has_changed = true;
-                let (_, to) = setup.changes[usize::from(self.changing().number)];
+                let (thread, change) = (self.changer(), self.changing().number);
+                out.event(Event::Changes { thread, change });
+                let (_, to) = setup.changes[usize::from(change)];
                 if to.is_release_consistent() && setup.fault != Fault::ChangesUnknown {
                     self.use_releases(setup);
                 }
@@ -245,22 +290,45 @@ impl Node {
 
     fn end_change(&mut self, setup: &Setup, ending: Ending, out: &mut Out) {
         let Changing { thread, number, .. } = self.changing.take().expect("a change is under way");
-        self.parts.changes.end(ending);
+        if !(setup.fault == Fault::KeepsNumbers && matches!(ending, Ending::GivenUp { .. })) {
+            self.parts.changes.end(ending);
+        }
         let (pages, _) = setup.changes[usize::from(number)].clone();
         let thawed = node::thaw(&mut self.acting(setup, out), pages);
         out.check(thawed);
         let thread = usize::from(thread);
-        match ending {
-            Ending::Agreed { objections: 0, .. } => {
-                if setup.fault != Fault::ChangesUnrefreshed {
-                    self.refresh(setup, out);
-                }
-                out.event(Event::Met { thread: self.threads[thread].number });
-            }
-            Ending::GivenUp { .. } => {}
-            _ => out.problem(format!("node {} ends change {number} with {ending:?}", self.me)),
+        if matches!(ending, Ending::Agreed { objections: 0, .. }) && setup.fault != Fault::ChangesUnrefreshed {
+            self.refresh(setup, out);
         }
+        out.event(Event::Ended { thread: self.threads[thread].number, ending });
         self.threads[thread].next += 1;
         self.end_if_over(setup, thread);
+    }
+
+    /// With a fault: how a step ends that is not carried out.
+    fn passes_over(&self, setup: &Setup, next: &Next) -> Option<Input> {
+        let is = |word: &u64, index| word % NUMBERS_PER_SET == index;
+        match (setup.fault, next) {
+            (Fault::GivesUpAlone, Next::Operate(word, Operation::CompareExchange(before, decision)))
+                if is(word, DECISION) && *decision > u64::from(u32::MAX) =>
+            {
+                Some(Input::Value(*before))
+            }
+            (Fault::Undecided, Next::Operate(word, Operation::CompareExchange(before, decision)))
+                if is(word, DECISION) && *decision == before + 1 =>
+            {
+                Some(Input::Value(*before))
+            }
+            (Fault::StaysAway, Next::Pass(_)) => Some(Input::Done),
+            (Fault::PassesOverObjections, Next::Operate(word, Operation::Load))
+                if is(word, OBJECTIONS) && self.me + 1 == setup.nodes =>
+            {
+                Some(Input::Value(0))
+            }
+            (Fault::KeepsObjections, Next::Operate(word, Operation::Exchange(_))) if is(word, OBJECTIONS) => {
+                Some(Input::Value(0))
+            }
+            _ => None,
+        }
     }
 }

@@ -4,11 +4,11 @@
 //! others have waited; with loss, messages travel as datagrams through the recovery of the `udp` link. A run in which
 //! nothing can happen, or that does not end within its bound, is a failure. It must never deliver what was not sent.
 
-use super::Setup;
 use super::effects::{Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
 use super::node::{Doing, Node};
 use super::recovery::Recovery;
+use super::{Setup, Troubles, Turn};
 use crate::model::twinned::Body;
 use trellis_base::Random;
 
@@ -25,8 +25,10 @@ pub(super) fn judge<'a>(
 ) -> Result<(), String> {
     for &event in events {
         ghost.note(event)?;
-        if let Event::Published { thread } = event {
-            ghost.check_homes(setup, thread, nodes.clone())?;
+        match event {
+            Event::Published { thread } => ghost.check_homes(setup, thread, nodes.clone())?,
+            Event::Changes { thread, change } => ghost.check_change(setup, thread, change, nodes.clone())?,
+            _ => {}
         }
     }
     Ok(())
@@ -42,6 +44,9 @@ pub(super) fn check_rest<'a>(
     ghost: &Ghost,
     nodes: impl Iterator<Item = &'a Node> + Clone,
 ) -> Result<(), String> {
+    if ghost.has_failed() {
+        return Ok(());
+    }
     for node in nodes.clone() {
         if let Some(thread) = node.threads.iter().find(|thread| thread.doing != Doing::Over) {
             let operation = setup.scripts[usize::from(thread.number)].operations[usize::from(thread.next)];
@@ -64,8 +69,8 @@ pub(super) fn check_rest<'a>(
     ghost.check_end(setup, nodes)
 }
 
-/// A thread that waits for its publication gives up in one of this many steps.
-const GIVES_UP_ONCE_IN: u64 = 16;
+/// A thread gives up, or its node objects, in one of this many steps in which that may happen.
+const TROUBLE_ONCE_IN: u64 = 16;
 
 /// The carrier of messages.
 enum Network {
@@ -101,6 +106,8 @@ pub struct Cluster {
     setup: Setup,
     nodes: Vec<Node>,
     network: Network,
+    /// What may still go wrong.
+    troubles: Troubles,
     ghost: Option<Ghost>,
     random: Random,
     out: Out,
@@ -120,6 +127,7 @@ impl Cluster {
         };
         Cluster {
             ghost: is_checked.then(|| Ghost::new(&setup)),
+            troubles: setup.troubles,
             nodes,
             network,
             random: Random::for_purpose(seed, 7),
@@ -170,23 +178,26 @@ impl Cluster {
             if self.steps > self.pace.steps_max {
                 return Err((true, format!("the run does not end: {}", self.who_waits())));
             }
-            if let Some((node, thread)) = self.giving_up() {
-                self.nodes[node].give_up(&self.setup, thread, &mut self.out);
-                self.after().map_err(|what| (false, what))?;
+            if let Some((node, thread, turn)) = self.trouble() {
+                self.troubles = self.troubles.after(turn);
+                self.take_turn(node, thread, turn).map_err(|what| (false, what))?;
+            }
+            if self.ghost.as_ref().is_some_and(Ghost::has_failed) {
+                return Ok(());
             }
             let able = self.able();
             let waiting = self.network_waits();
             let picks_thread = self.random.below(8) < self.pace.threads_of_8 || self.has_only_slow();
             let done = match (able, waiting) {
                 (None, false) => return self.end(),
-                (Some((node, thread)), waits) if picks_thread || !waits => self.go(node, thread),
+                (Some((node, thread)), waits) if picks_thread || !waits => self.take_turn(node, thread, Turn::Goes),
                 (_, true) => {
                     if !to_rest && self.nodes.iter().all(Node::is_over) {
                         return Ok(());
                     }
                     self.deliver()
                 }
-                (Some((node, thread)), false) => self.go(node, thread),
+                (Some((node, thread)), false) => self.take_turn(node, thread, Turn::Goes),
             };
             done.map_err(|what| (false, what))?;
         }
@@ -213,18 +224,22 @@ impl Cluster {
         (0..count).map(|index| (first + index) % count).find_map(|number| {
             let node = usize::from(self.setup.scripts[number].node);
             let thread = self.nodes[node].threads.iter().position(|thread| usize::from(thread.number) == number)?;
-            self.nodes[node].can_go(&self.setup, thread).then_some((node, thread))
+            self.nodes[node].can_take(&self.setup, thread, Turn::Goes).then_some((node, thread))
         })
     }
 
-    /// Rarely, a thread that gives up waiting for its publication.
-    fn giving_up(&mut self) -> Option<(usize, usize)> {
-        if self.setup.give_ups == 0 || !self.random.once_in(GIVES_UP_ONCE_IN) {
+    /// Rarely, a thread that gives up waiting, or whose node objects.
+    fn trouble(&mut self) -> Option<(usize, usize, Turn)> {
+        if self.troubles == Troubles::default() || !self.random.once_in(TROUBLE_ONCE_IN) {
             return None;
         }
         let nodes = self.nodes.iter().enumerate();
-        let mut threads = nodes.flat_map(|(node, state)| (0..state.threads.len()).map(move |thread| (node, thread)));
-        threads.find(|&(node, thread)| self.nodes[node].can_give_up(thread))
+        let threads = nodes.flat_map(|(node, state)| (0..state.threads.len()).map(move |thread| (node, thread)));
+        let turns = |(node, thread)| [Turn::GivesUp, Turn::Objects].map(|turn| (node, thread, turn));
+        let can = |&(node, thread, turn): &(usize, usize, Turn)| {
+            self.troubles.allow(turn) && self.nodes[node].can_take(&self.setup, thread, turn)
+        };
+        threads.flat_map(turns).find(can)
     }
 
     fn network_waits(&self) -> bool {
@@ -242,10 +257,10 @@ impl Cluster {
         }
     }
 
-    fn go(&mut self, node: usize, thread: usize) -> Result<(), String> {
+    fn take_turn(&mut self, node: usize, thread: usize, turn: Turn) -> Result<(), String> {
         let number = self.nodes[node].threads[thread].number;
-        self.out.tell(|| format!("thread {number} of node {node} goes on"));
-        self.nodes[node].go(&self.setup, thread, &mut self.out);
+        self.out.tell(|| format!("thread {number} of node {node} {}", turn.words()));
+        self.nodes[node].take_turn(&self.setup, thread, turn, &mut self.out);
         self.after()
     }
 

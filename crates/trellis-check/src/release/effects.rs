@@ -11,6 +11,7 @@ use std::fmt;
 use std::ops::Range;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Protocol, Ranges};
+use trellis_cluster_protocol::node::change::Ending;
 use trellis_cluster_protocol::node::{self, Carrier, Effects, Order, Parts, Releases, Shard};
 use trellis_cluster_protocol::sync::{CallOutcome, CallStep};
 use trellis_cluster_protocol::{
@@ -95,12 +96,27 @@ pub enum Event {
     Published {
         thread: u8,
     },
-    /// A thread begins to change the protocol of pages, and all have changed.
+    /// A thread begins to change the protocol of pages.
     Meets {
         thread: u8,
     },
-    Met {
+    /// Its node objects to that.
+    Objects {
         thread: u8,
+    },
+    /// It waits for something about that no longer.
+    TooLong {
+        thread: u8,
+    },
+    /// Its node has changed its own choice.
+    Changes {
+        thread: u8,
+        change: u8,
+    },
+    /// The change is over for it.
+    Ended {
+        thread: u8,
+        ending: Ending,
     },
 }
 

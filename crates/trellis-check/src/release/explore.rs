@@ -1,17 +1,17 @@
 //! Every order of events of a small cluster, as a model for the explorer.
 //!
-//! A state contains a number for every node, one for what threads may see, and one for every message under way. The
-//! result of a node's step is computed once for each pair of a node state and a fact. Besides the checks of the memory
-//! model, in every state some event is possible, or all threads are done and no message is under way; and at the end
-//! no store is lost.
+//! A state contains a number for every node, one for what threads may see, what may still go wrong, and a number for every
+//! message under way. The result of a node's step is computed once for each pair of a node state and a fact. Besides the
+//! checks of the memory model, in every state some event must happen, or all threads are done and no message is under way;
+//! and at the end no store is lost.
 //!
 //! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages
 //! keep their order.
 
 use super::effects::{Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
-use super::node::Node;
-use super::{Setup, cluster};
+use super::node::{Node, Thread};
+use super::{Setup, Troubles, Turn, cluster};
 use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
@@ -20,19 +20,17 @@ use crate::model::twinned::Body;
 /// A possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    Go {
-        node: u16,
-        thread: u8,
-    },
-    /// A thread waits no longer for its publication.
-    GiveUp {
-        node: u16,
-        thread: u8,
-    },
+    /// A thread takes a turn.
+    Take { node: u16, thread: u8, turn: Turn },
     /// The message at this index of the state arrives.
-    Deliver {
-        place: usize,
-    },
+    Deliver { place: usize },
+}
+
+impl Action {
+    /// Whether it happens at some time, unless another one prevents it.
+    fn must_happen(self) -> bool {
+        matches!(self, Action::Deliver { .. } | Action::Take { turn: Turn::Goes, .. })
+    }
 }
 
 /// The result of a step of a node.
@@ -62,13 +60,13 @@ pub struct Orders {
 struct State {
     nodes: Vec<u32>,
     ghost: u32,
+    troubles: Troubles,
     packets: Vec<u32>,
 }
 
-/// Marks a thread, rather than a message, as the cause of a step.
+/// Marks a thread, rather than a message, as the cause of a step. Its turn and its index follow.
 const THREAD: u32 = 1 << 31;
-/// Marks that the thread gives up.
-const GIVES_UP: u32 = 1 << 30;
+const TURN_SHIFT: u32 = 8;
 
 impl Orders {
     /// The model of a setup.
@@ -77,6 +75,7 @@ impl Orders {
         let mut ghosts = Numbered::new();
         let mut start: Vec<u32> = (0..setup.nodes).map(|me| nodes.number(Node::new(&setup, me))).collect();
         start.push(ghosts.number(Ghost::new(&setup)));
+        start.push(u32::from_le_bytes([setup.troubles.give_ups, setup.troubles.objections, 0, 0]));
         Orders {
             setup,
             nodes,
@@ -97,18 +96,24 @@ impl Orders {
     fn taken_apart(&self, bytes: &[u8]) -> State {
         let mut numbers: Vec<u32> =
             bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
-        let packets = numbers.split_off(usize::from(self.setup.nodes) + 1);
-        let ghost = numbers.pop().expect("a state has a ghost");
-        State { nodes: numbers, ghost, packets }
+        let packets = numbers.split_off(usize::from(self.setup.nodes) + 2);
+        let [.., ghost, troubles] = numbers[..] else { unreachable!("a state has both") };
+        numbers.truncate(usize::from(self.setup.nodes));
+        let [give_ups, objections, ..] = troubles.to_le_bytes();
+        State { nodes: numbers, ghost, troubles: Troubles { give_ups, objections }, packets }
     }
 
     fn put(state: &State, bytes: &mut Vec<u8>) {
-        let numbers = state.nodes.iter().chain([&state.ghost]).chain(&state.packets);
+        let troubles = u32::from_le_bytes([state.troubles.give_ups, state.troubles.objections, 0, 0]);
+        let numbers = state.nodes.iter().chain([&state.ghost, &troubles]).chain(&state.packets);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     }
 
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
+        if self.ghosts.value(state.ghost).has_failed() {
+            return actions;
+        }
         for place in 0..state.packets.len() {
             let packet = state.packets[place];
             let is_first = |other: &u32| {
@@ -125,11 +130,11 @@ impl Orders {
             }
         }
         for node in 0..self.setup.nodes {
-            let state = self.nodes.value(state.nodes[usize::from(node)]);
-            let able = (0..state.threads.len()).filter(|&thread| state.can_go(&self.setup, thread));
-            actions.extend(able.map(|thread| Action::Go { node, thread: thread as u8 }));
-            let giving_up = (0..state.threads.len()).filter(|&thread| state.can_give_up(thread));
-            actions.extend(giving_up.map(|thread| Action::GiveUp { node, thread: thread as u8 }));
+            let of = self.nodes.value(state.nodes[usize::from(node)]);
+            for turn in Turn::ALL.into_iter().filter(|&turn| state.troubles.allow(turn)) {
+                let able = (0..of.threads.len()).filter(|&thread| of.can_take(&self.setup, thread, turn));
+                actions.extend(able.map(|thread| Action::Take { node, thread: thread as u8, turn }));
+            }
         }
         actions
     }
@@ -145,16 +150,20 @@ impl Orders {
         self.packets.number(envelope)
     }
 
-    /// The result of `action`: the index in `stepped`, and the node.
-    fn step(&mut self, state: &State, action: Action) -> (usize, u16) {
-        let (node, cause) = match action {
-            Action::Go { node, thread } => (node, THREAD | u32::from(thread)),
-            Action::GiveUp { node, thread } => (node, THREAD | GIVES_UP | u32::from(thread)),
+    /// The node of an action, and its cause by number.
+    fn cause(&mut self, state: &State, action: Action) -> (u16, u32) {
+        match action {
+            Action::Take { node, thread, turn } => (node, THREAD | (turn as u32) << TURN_SHIFT | u32::from(thread)),
             Action::Deliver { place } => {
                 let number = self.as_delivered(state, state.packets[place]);
                 (self.packets.value(number).to, number)
             }
-        };
+        }
+    }
+
+    /// The result of `action`: the index in `stepped`, and the node.
+    fn step(&mut self, state: &State, action: Action) -> (usize, u16) {
+        let (node, cause) = self.cause(state, action);
         let before = state.nodes[usize::from(node)];
         let key = u64::from(before) << 32 | u64::from(cause);
         if let Some(&place) = self.steps.get(&key) {
@@ -181,8 +190,10 @@ impl Orders {
                 let Envelope { from, packet, .. } = packets.value(cause);
                 node.deliver(setup, *from, packet, out);
             }
-            _ if cause & GIVES_UP != 0 => node.give_up(setup, (cause & !(THREAD | GIVES_UP)) as usize, out),
-            _ => node.go(setup, (cause & !THREAD) as usize, out),
+            _ => {
+                let [thread, turn, ..] = cause.to_le_bytes();
+                node.take_turn(setup, thread.into(), Turn::ALL[usize::from(turn)], out);
+            }
         });
         if let Err(what) = done {
             out.problem(format!("the protocol at node {} stopped: {what}", node.me));
@@ -199,8 +210,9 @@ impl Orders {
         }
         let mut next = state.clone();
         next.nodes[usize::from(node)] = *after;
-        if let Action::Deliver { place } = action {
-            next.packets.remove(place);
+        match action {
+            Action::Deliver { place } => drop(next.packets.remove(place)),
+            Action::Take { turn, .. } => next.troubles = next.troubles.after(turn),
         }
         next.packets.extend_from_slice(packets);
         if self.setup.is_ordered {
@@ -216,7 +228,8 @@ impl Orders {
         if events.is_empty() {
             return Ok(next);
         }
-        let looks_at_homes = events.iter().any(|event| matches!(event, Event::Published { .. }));
+        let looks_at_homes =
+            events.iter().any(|event| matches!(event, Event::Published { .. } | Event::Changes { .. }));
         let key = u64::from(state.ghost) << 32 | place as u64;
         if let Some(&ghost) = self.judged.get(&key).filter(|_| !looks_at_homes) {
             next.ghost = ghost;
@@ -244,46 +257,34 @@ impl Model for Orders {
     fn expand(&mut self, bytes: &[u8], next: &mut Successors) -> Result<(), String> {
         let state = self.taken_apart(bytes);
         let actions = self.actions(&state);
-        if actions.is_empty() {
-            return self.check_rest(&state);
-        }
+        let must_go_on = actions.iter().any(|action| action.must_happen());
         for action in actions {
             match self.behind(&state, action) {
                 Ok(after) => next.push(|bytes| Orders::put(&after, bytes)),
                 Err(what) => next.push_broken(what),
             }
         }
-        Ok(())
+        if must_go_on { Ok(()) } else { self.check_rest(&state) }
     }
 
     fn tell(&mut self, bytes: &[u8], action: usize) -> Vec<String> {
         let state = self.taken_apart(bytes);
         let action = self.actions(&state)[action];
         let mut out = Out { story: Some(Vec::new()), ..Out::default() };
+        let (node, cause) = self.cause(&state, action);
+        let before = state.nodes[usize::from(node)];
         let first = match action {
-            Action::Go { node, thread } => {
-                let before = state.nodes[usize::from(node)];
-                let Node { threads, .. } = self.nodes.value(before);
-                let thread_state = &threads[usize::from(thread)];
-                let script = &self.setup.scripts[usize::from(thread_state.number)];
-                let operation = script.operations[usize::from(thread_state.next)];
-                let line =
-                    format!("thread {} at node {node}: {operation:?}, {:?}", thread_state.number, thread_state.doing);
-                self.work_out(before, THREAD | u32::from(thread), &mut out);
-                line
+            Action::Take { thread, turn, .. } => {
+                let Thread { number, next, doing, .. } = &self.nodes.value(before).threads[usize::from(thread)];
+                let operation = self.setup.scripts[usize::from(*number)].operations[usize::from(*next)];
+                format!("thread {number} at node {node} {}: {operation:?}, {doing:?}", turn.words())
             }
-            Action::GiveUp { node, thread } => {
-                let before = state.nodes[usize::from(node)];
-                self.work_out(before, THREAD | GIVES_UP | u32::from(thread), &mut out);
-                format!("thread {thread} of node {node} gives up waiting for its publication")
-            }
-            Action::Deliver { place } => {
-                let number = self.as_delivered(&state, state.packets[place]);
-                let Envelope { from, to, packet } = self.packets.value(number).clone();
-                self.work_out(state.nodes[usize::from(to)], number, &mut out);
+            Action::Deliver { .. } => {
+                let Envelope { from, to, packet } = self.packets.value(cause);
                 format!("{from}->{to} arrives: {packet}")
             }
         };
+        self.work_out(before, cause, &mut out);
         let mut lines = vec![first];
         lines.extend(out.story.unwrap_or_default());
         lines.extend(out.problem.map(|problem| format!("! {problem}")));

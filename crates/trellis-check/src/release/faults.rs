@@ -123,6 +123,12 @@ faults! {
     HomeUninspected = "home-uninspected", "a home closes a page whose protocol is changed without a look at its marks", Update;
     ChangesUnknown = "changes-unknown", "a node does not publish after a change to release consistency", Changed;
     OpensNothing = "opens-nothing", "what a protocol takes over is not opened, where stores were marked", Changed;
+    GivesUpAlone = "gives-up-alone", "who gives up a change does not decide so for all", Changed;
+    StaysAway = "stays-away", "who gives up a change leaves the others waiting", Changed;
+    Undecided = "changes-undecided", "nodes change while another may still give up", Changed;
+    PassesOverObjections = "passes-over-objections", "a node changes although one objects", Changed;
+    KeepsObjections = "keeps-objections", "an objection counts for the next change, too", Changed;
+    KeepsNumbers = "keeps-numbers", "the barriers of a change that was given up are used again", Changed;
     RestsOnNothing = "rests-on-nothing", "a writer says that its copies were piggybacked and are the newest", Drops;
 }
 

@@ -8,9 +8,11 @@
 //!
 //! It must never inspect a node, except for the pages of a home when a publication has ended.
 
+use super::agreement::Agreement;
 use super::effects::Event;
 use super::node::Node;
 use super::{PAGE_WORDS, Script, Setup, Value};
+use trellis_cluster_protocol::node::change::Ending;
 
 /// The maximum number of stores to one word in a run: one bit each, and one for the initial zero.
 pub const STORES_MAX: usize = 63;
@@ -74,6 +76,7 @@ pub struct Ghost {
     flags: Vec<Option<Knowledge>>,
     barrier: Meeting,
     changes: Meeting,
+    agreement: Agreement,
     /// By word: the stored values, in order.
     stores: Vec<Vec<Value>>,
     /// By word: whether two stores to it were not ordered.
@@ -91,6 +94,7 @@ impl Ghost {
             flags: Vec::new(),
             barrier: Meeting::new(setup.scripts.iter().map(|_| true)),
             changes: Meeting::new(setup.scripts.iter().map(Script::changes)),
+            agreement: Agreement::new(setup),
             stores: vec![vec![0]; words],
             raced: vec![false; words],
         }
@@ -129,10 +133,36 @@ impl Ghost {
             Event::Arrive { thread } => self.barrier.arrive(thread, &self.threads[usize::from(thread)]),
             Event::Left { thread } => self.barrier.leave(thread, &mut self.threads[usize::from(thread)])?,
             Event::Meets { thread } => self.changes.arrive(thread, &self.threads[usize::from(thread)]),
-            Event::Met { thread } => self.changes.leave(thread, &mut self.threads[usize::from(thread)])?,
-            Event::Published { .. } => {}
+            Event::Ended { thread, ending: Ending::Agreed { objections: 0, .. } } => {
+                self.changes.leave(thread, &mut self.threads[usize::from(thread)])?;
+            }
+            Event::Published { .. }
+            | Event::Objects { .. }
+            | Event::TooLong { .. }
+            | Event::Changes { .. }
+            | Event::Ended { .. } => {}
         }
-        Ok(())
+        self.agreement.note(event)
+    }
+
+    /// A node does not know whether others have changed the protocol of pages, and has ended the cluster.
+    pub fn has_failed(&self) -> bool {
+        self.agreement.has_failed()
+    }
+
+    /// The node of `thread` has carried out a change of protocols.
+    ///
+    /// # Errors
+    ///
+    /// Another node was not ready for that.
+    pub fn check_change<'a>(
+        &mut self,
+        setup: &Setup,
+        thread: u8,
+        change: u8,
+        nodes: impl Iterator<Item = &'a Node>,
+    ) -> Result<(), String> {
+        self.agreement.check_pages(setup, thread, change, nodes)
     }
 
     fn load(&self, thread: u8, word: u16, value: Value) -> Result<(), String> {

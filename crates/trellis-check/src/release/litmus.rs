@@ -8,7 +8,7 @@
 //! Promises: those of `crate::litmus::series`.
 
 use super::cluster::{Cluster, Pace};
-use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
+use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Troubles, Value};
 use crate::intern::guarded;
 use crate::litmus::oracle::Memory;
 use crate::litmus::program::{ALIEN, Call, Code, Instruction, Operand, Outcome};
@@ -174,7 +174,8 @@ fn setup_of(
             unacknowledged_pages_max: random.one_of(&[1, 64]),
             together_pages_max: random.one_of(&[1, 64]),
         },
-        give_ups: 0,
+        troubles: Troubles::default(),
+        may_disagree: false,
         changes: Vec::new(),
         fault,
         scripts: placement.iter().map(|&node| none(node.into())).chain(errands).collect(),

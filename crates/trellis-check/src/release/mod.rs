@@ -14,6 +14,7 @@
 //!
 //! It must never help the protocol: it delivers nothing that was not sent, and retries nothing.
 
+mod agreement;
 mod changing;
 pub mod cluster;
 pub mod effects;
@@ -116,6 +117,61 @@ impl Script {
     }
 }
 
+/// What goes wrong in a cluster, at most so often in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// A thread gives up waiting for a publication, or for a change of protocols.
+    pub give_ups: u8,
+    /// A node objects to a change.
+    pub objections: u8,
+}
+
+/// What a thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It goes on.
+    Goes,
+    /// It waits no longer.
+    GivesUp,
+    /// Its node objects to the change that it makes.
+    Objects,
+}
+
+impl Turn {
+    /// All, what everybody does first.
+    pub const ALL: [Turn; 3] = [Turn::Goes, Turn::GivesUp, Turn::Objects];
+
+    /// What a thread does, in a trace.
+    pub fn words(self) -> &'static str {
+        match self {
+            Turn::Goes => "goes on",
+            Turn::GivesUp => "waits no longer",
+            Turn::Objects => "says that its node objects",
+        }
+    }
+}
+
+impl Troubles {
+    /// Whether there may be such a turn.
+    pub fn allow(self, turn: Turn) -> bool {
+        match turn {
+            Turn::Goes => true,
+            Turn::GivesUp => self.give_ups > 0,
+            Turn::Objects => self.objections > 0,
+        }
+    }
+
+    /// What is left after a turn.
+    pub fn after(self, turn: Turn) -> Troubles {
+        let Troubles { give_ups, objections } = self;
+        match turn {
+            Turn::Goes => self,
+            Turn::GivesUp => Troubles { give_ups: give_ups - 1, objections },
+            Turn::Objects => Troubles { give_ups, objections: objections - 1 },
+        }
+    }
+}
+
 /// A cluster and the programs of its threads.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -143,8 +199,11 @@ pub struct Setup {
     pub late_bytes: bool,
     /// The sizes of a publication.
     pub limits: PublicationLimits,
-    /// How often the threads of a node may give up waiting for a publication.
-    pub give_ups: u8,
+    /// What may go wrong.
+    pub troubles: Troubles,
+    /// A thread may give up any wait for a change of protocols. If nobody knows then whether all nodes change, the cluster
+    /// ends.
+    pub may_disagree: bool,
     /// The changes of protocols, each with its pages.
     pub changes: Vec<(Range<u32>, Protocol)>,
     /// The rule that is broken on purpose.
@@ -206,15 +265,18 @@ impl Setup {
             some => format!("marks-at={some:b}"),
         };
         let flag = |is_on: bool, name: &str| if is_on { format!(" {name}") } else { String::new() };
+        let Troubles { give_ups, objections } = self.troubles;
         let opens = self.marks != 0 && self.stored_in_a_row < STORED_IN_A_ROW;
         let mut text = format!(
-            "{} {} nodes={} pages={} {marks}{}{}{}{}{}{}",
+            "{} {} nodes={} pages={} {marks}{}{}{}{}{}{}{}{}",
             self.protocol,
             self.home.name(),
             self.nodes,
             self.pages.len(),
             flag(opens, &format!("opens-after={}", self.stored_in_a_row)),
-            flag(self.give_ups > 0, &format!("give-ups={}", self.give_ups)),
+            flag(give_ups > 0, &format!("give-ups={give_ups}")),
+            flag(objections > 0, &format!("objections={objections}")),
+            flag(self.may_disagree, "may-disagree"),
             flag(self.is_ordered, "ordered"),
             flag(self.is_wide, "wide"),
             flag(self.late_faults, "late-faults"),

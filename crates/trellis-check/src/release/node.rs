@@ -6,7 +6,7 @@
 
 use super::changing::Changing;
 use super::effects::{Event, Out, Packet};
-use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
+use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Turn, Value, faults};
 use crate::model::twinned::{Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Ranges};
@@ -60,8 +60,6 @@ pub struct Node {
     pub me: u16,
     pub(super) parts: node::Node<Ranges>,
     pub(super) copies: Twinned,
-    /// How often its threads may still give up waiting for a publication.
-    give_ups: u8,
     /// The change of a protocol that is under way.
     pub(super) changing: Option<Changing>,
     /// The protocol of some pages may be another than at the start.
@@ -104,7 +102,6 @@ impl Node {
             me,
             parts: node::Node::new(pages, Sync::new(NodeId(me), setup.nodes), None, NodeId(0)),
             copies: Twinned::new(setup.pages.len()),
-            give_ups: setup.give_ups,
             changing: None,
             has_changed: false,
             calls: 0,
@@ -133,8 +130,20 @@ impl Node {
         }
     }
 
-    /// Whether the thread at this index can continue.
-    pub fn can_go(&self, setup: &Setup, thread: usize) -> bool {
+    /// Whether the thread at this index may do this now.
+    pub fn can_take(&self, setup: &Setup, thread: usize, turn: Turn) -> bool {
+        match turn {
+            Turn::Goes => self.can_go(setup, thread),
+            Turn::GivesUp => match self.threads[thread].doing {
+                Doing::Awaits(step) => step == CallStep::Publish,
+                Doing::Changes => self.changing.as_ref().is_some_and(|changing| changing.can_give_up(setup)),
+                _ => false,
+            },
+            Turn::Objects => self.threads[thread].doing == Doing::Changes && self.may_object(),
+        }
+    }
+
+    fn can_go(&self, setup: &Setup, thread: usize) -> bool {
         let Thread { number, next, doing, .. } = self.threads[thread];
         match doing {
             Doing::Ready => {
@@ -150,16 +159,6 @@ impl Node {
     /// Whether a thread publishes.
     pub(super) fn is_publishing(&self) -> bool {
         self.threads.iter().any(Thread::publishes) || self.changing.as_ref().is_some_and(Changing::publishes)
-    }
-
-    /// Whether the thread at this index may give up waiting for its publication, or for a change.
-    pub fn can_give_up(&self, thread: usize) -> bool {
-        self.give_ups > 0
-            && match self.threads[thread].doing {
-                Doing::Awaits(step) => step == CallStep::Publish,
-                Doing::Changes => self.changing.as_ref().is_some_and(Changing::can_give_up),
-                _ => false,
-            }
     }
 
     /// Whether all threads are done.
@@ -184,13 +183,17 @@ impl Node {
         setup.marks(self.me) && self.parts.shard(page).protocol.protocol(page).is_release_consistent()
     }
 
-    /// A thread takes its next step.
-    pub fn go(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        self.take_turn(setup, thread, out);
+    /// The thread at this index does this.
+    pub fn take_turn(&mut self, setup: &Setup, thread: usize, turn: Turn, out: &mut Out) {
+        match turn {
+            Turn::Goes => self.go(setup, thread, out),
+            Turn::GivesUp => self.give_up(setup, thread, out),
+            Turn::Objects => self.object(setup, out),
+        }
         self.let_go(setup, out);
     }
 
-    fn take_turn(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+    fn go(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         let Thread { number, next, doing, .. } = self.threads[thread];
         let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
         match (doing, operation) {
@@ -384,11 +387,9 @@ impl Node {
 
     /// A thread waits for its publication no longer. It releases nothing, and begins its operation again. Or it waits for a
     /// change no longer.
-    pub fn give_up(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        self.give_ups -= 1;
+    fn give_up(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         if self.threads[thread].doing == Doing::Changes {
-            self.give_up_changing(setup, out);
-            return self.let_go(setup, out);
+            return self.give_up_changing(setup, out);
         }
         faults::end_publication(setup.fault, self.consistency());
         if setup.fault == Fault::ForgetsLate {

@@ -3,7 +3,7 @@
 //! Promises: every store has a different value, so that a loaded value identifies its store. The larger ones are the
 //! instances whose sizes are in the documentation; [`small`] ones are explored for every mutant.
 
-use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
+use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Troubles, Value};
 use std::ops::Range;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
@@ -34,11 +34,15 @@ pub enum Program {
     Changes,
     /// All give a page a sequentially consistent protocol, and the first one again.
     AndBack,
+    /// The same, once for each interval, and nothing else.
+    Agree,
+    /// The last node first makes another change than the others.
+    Differ,
 }
 
 impl Program {
     /// All programs.
-    pub const ALL: [Program; 10] = [
+    pub const ALL: [Program; 12] = [
         Program::Barriers,
         Program::Locks,
         Program::Chain,
@@ -49,6 +53,8 @@ impl Program {
         Program::Company,
         Program::Changes,
         Program::AndBack,
+        Program::Agree,
+        Program::Differ,
     ];
 
     /// The name on the command line.
@@ -64,6 +70,8 @@ impl Program {
             Program::Company => "company",
             Program::Changes => "changes",
             Program::AndBack => "and-back",
+            Program::Agree => "agree",
+            Program::Differ => "differ",
         }
     }
 }
@@ -295,6 +303,11 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
             // If the changes are given up, nothing else publishes the last stores.
             w.barrier();
         }),
+        Program::Agree => each(&|_, w| (0..intervals).for_each(|interval| w.change(interval % 2))),
+        Program::Differ => each(&|node, w| {
+            w.change(u8::from(node + 1 == nodes));
+            (1..intervals).for_each(|interval| w.change((interval + 1) % 2));
+        }),
     }
 }
 
@@ -305,7 +318,7 @@ fn changes(program: Program, protocol: Protocol, pages: &[u32]) -> Vec<(Range<u3
     let other = Protocol::all_release_consistent().into_iter().find(travels);
     let to = match program {
         Program::Changes => vec![other.expect("there are several")],
-        Program::AndBack => vec![Protocol::IVY, protocol],
+        Program::AndBack | Program::Agree | Program::Differ => vec![Protocol::IVY, protocol],
         _ => Vec::new(),
     };
     to.into_iter().map(|protocol| (pages[0]..pages[0] + 1, protocol)).collect()
@@ -333,7 +346,8 @@ pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks
         late_faults: false,
         late_bytes: false,
         limits: PublicationLimits { unacknowledged_pages_max: 64, together_pages_max: 64 },
-        give_ups: 0,
+        troubles: Troubles::default(),
+        may_disagree: false,
         fault: Fault::None,
         scripts: scripts(program, size),
     }
@@ -352,6 +366,7 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
     };
     let [manager, interleaved, first_touch, migrating] = homes();
     let other = Home::Manager(Manager(NodeId(1)));
+    let two_give_ups = Troubles { give_ups: 2, objections: 0 };
     let one_at_a_time = PublicationLimits { unacknowledged_pages_max: 1, together_pages_max: 64 };
     let mut all = Vec::new();
     for marks in [false, true] {
@@ -366,14 +381,21 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
             of(Program::Races, 2, 2, 2, interleaved, marks),
             Setup { is_wide: true, late_faults: true, ..of(Program::Barriers, 2, 2, 1, manager, marks) },
             Setup { limits: one_at_a_time, ..of(Program::Barriers, 2, 2, 2, manager, marks) },
-            Setup { give_ups: 1, ..of(Program::Barriers, 2, 1, 1, other, marks) },
-            Setup { give_ups: 1, ..of(Program::Locks, 2, 1, 1, other, marks) },
+            Setup { troubles: two_give_ups, ..of(Program::Barriers, 2, 1, 1, other, marks) },
+            Setup { troubles: two_give_ups, ..of(Program::Locks, 2, 1, 1, other, marks) },
             of(Program::Company, 2, 1, 1, manager, marks),
             of(Program::Changes, 2, 1, 1, manager, marks),
             of(Program::AndBack, 2, 1, 1, first_touch, marks),
             of(Program::AndBack, 2, 2, 1, other, marks),
         ]);
     }
+    let hindered = |setup| Setup { troubles: Troubles { give_ups: 1, objections: 1 }, may_disagree: true, ..setup };
+    all.extend([
+        hindered(of(Program::Agree, 2, 1, 1, manager, false)),
+        hindered(of(Program::Differ, 2, 1, 2, manager, false)),
+        hindered(of(Program::Agree, 2, 1, 2, manager, false)),
+        hindered(of(Program::Agree, 3, 1, 1, manager, false)),
+    ]);
     // Pages stay open from their first publication on.
     all.extend([
         Setup { stored_in_a_row: 1, ..of(Program::Locks, 2, 1, 2, manager, true) },

@@ -6,7 +6,7 @@
 
 use super::cluster::{Cluster, Pace};
 use super::ghost::STORES_MAX;
-use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
+use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Troubles, Value};
 use crate::intern::guarded;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Protocol;
@@ -107,7 +107,8 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
             unacknowledged_pages_max: random.one_of(&[1, 2, 64]),
             together_pages_max: random.one_of(&[1, 2, 64]),
         },
-        give_ups: Random::for_purpose(number, 2).one_of(&[0, 0, 1, 4]),
+        troubles: Troubles { give_ups: Random::for_purpose(number, 2).one_of(&[0, 0, 2, 8]), objections: 0 },
+        may_disagree: false,
         changes: Vec::new(),
         fault,
         scripts: Vec::new(),
@@ -147,6 +148,8 @@ fn draw_changes(number: u64, setup: &mut Setup) {
     if random.once_in(4) {
         setup.protocol = random.one_of(&all);
     }
+    setup.troubles.objections = random.one_of(&[0, 0, 0, 1]);
+    setup.may_disagree = random.once_in(4);
 }
 
 /// The thread makes this change, which follows its earlier ones, before its barrier of this number, or at the end. It does
