@@ -2,9 +2,8 @@
 //!
 //! The [`explore`] module visits every state that a small cluster can reach, in whatever order messages arrive and
 //! threads run. [`pages`], [`release`] and [`synchronisation`] define such a cluster and what must hold in it; [`members`]
-//! defines how nodes join and leave, [`heap`] how their programs allocate and free, [`waits`] how they wait for a condition
-//! under a lock, and [`ends`] how they end. [`mutants`] breaks the protocol in known ways and expects the explorer to
-//! notice each of them. All checkers carry out the orders of a shard in the same way ([`model`]).
+//! defines how nodes join and leave, [`heap`] how their programs allocate and free, and [`ends`] how they end. [`mutants`]
+//! breaks the protocol in known ways and expects the explorer to notice each of them. All checkers carry out the orders of a shard in the same way ([`model`]).
 //!
 //! Promises: the crate runs the real `step` of the protocol. The same instance gives the same states and the same
 //! trace on every machine. A violation is reported as the shortest trace that leads to it. It must never accept a
@@ -105,5 +104,4 @@ pub mod scale;
 pub mod simulate;
 pub mod synchronisation;
 pub mod turns;
-pub mod waits;
 mod world;

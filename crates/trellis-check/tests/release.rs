@@ -115,7 +115,7 @@ fn some_mutants_of_each_protocol_are_noticed() {
         assert!(all.len() >= PER_PROTOCOL_MIN, "{protocol} has only {} mutants", all.len());
         // Different ones of each protocol; the command tries all on all.
         for broken in all.into_iter().skip(turn).step_by(4 * protocols.len()) {
-            let report = try_release(protocol, broken.fault, Options::default());
+            let report = try_release(protocol, broken, Options::default());
             println!("{protocol}: {:26} {:>8} states: {:?}", broken.name, report.states, noticed(&report));
             if noticed(&report).is_none() {
                 missed.push((protocol.to_string(), broken.name));

@@ -53,7 +53,6 @@ const STEPS: [Step; 20] = [
             "sync --program words --nodes 3 --threads 2 --rounds 1 --objects 2",
             "members --founders 3 --joiners 2",
             "heap",
-            "waits",
             "ends",
         ]),
     },
@@ -83,6 +82,7 @@ const STEPS: [Step; 20] = [
             "explore --protocol hlrc(update) --nodes 2 --pages 1 --intervals 2 --give-ups 3 --objections 1 --may-disagree --noticing faults --program agree",
             "explore --protocol hlrc(update) --nodes 4 --pages 1 --intervals 1 --give-ups 1 --may-disagree --noticing faults --program agree",
             "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --objections 1 --may-disagree --noticing faults --program and-back",
+            "explore --protocol release --nodes 3 --pages 1 --give-ups 3 --program items --program items-at-once --program too-few",
         ]),
     },
     Step {
@@ -272,7 +272,7 @@ impl Step {
 /// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "waits" | "ends" | "members" | "heap" | "mutants") => {
+        Some("explore" | "sync" | "ends" | "members" | "heap" | "mutants") => {
             format!(" --states-max {STATES_MAX}")
         }
         _ => String::new(),

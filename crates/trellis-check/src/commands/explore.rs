@@ -1,4 +1,4 @@
-//! The commands that explore: `explore`, `sync`, `members`, `heap`, `waits` and `ends`.
+//! The commands that explore: `explore`, `sync`, `members`, `heap` and `ends`.
 //!
 //! Promises: the first line describes the instance. It must never print the rate of an exploration that was cut short
 //! as if it had ended.
@@ -13,7 +13,6 @@ use crate::heap::{HeapFault, HeapInstance, HeapProgram};
 use crate::members::{MemberFault, MemberInstance};
 use crate::pages::{Instance, Locks, Requests};
 use crate::synchronisation::{Program, SyncInstance};
-use crate::waits::{WaitFault, WaitInstance, WaitProgram};
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
 use trellis_cluster_protocol::NodeId;
@@ -139,16 +138,6 @@ pub(super) struct AllocateAndFree {
     bound: Bound,
 }
 
-/// Programs that wait for a condition.
-#[derive(Args, Clone, Debug)]
-pub(super) struct WaitForCondition {
-    /// Only these programs; by default all.
-    #[arg(long, value_name = "NAME", value_parser = |name: &str| named(name, &WaitProgram::ALL, WaitProgram::name))]
-    program: Vec<WaitProgram>,
-    #[command(flatten)]
-    bound: Bound,
-}
-
 /// The one of `all` with this name.
 fn named<P: Copy>(name: &str, all: &[P], name_of: fn(P) -> &'static str) -> Result<P, String> {
     all.iter().copied().find(|&program| name_of(program) == name).ok_or_else(|| {
@@ -204,13 +193,6 @@ pub(super) fn run_members(chosen: &ComeAndGo, json: bool) -> bool {
 pub(super) fn run_heap(chosen: &AllocateAndFree, json: bool) -> bool {
     each(&chosen.program, &HeapProgram::ALL, |program| {
         let instance = HeapInstance { program, fault: HeapFault::None };
-        show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json)
-    })
-}
-
-pub(super) fn run_waits(chosen: &WaitForCondition, json: bool) -> bool {
-    each(&chosen.program, &WaitProgram::ALL, |program| {
-        let instance = WaitInstance { program, fault: WaitFault::None };
         show(&instance.describe(), &mut instance.model(), must_end(chosen.bound), json)
     })
 }

@@ -65,8 +65,6 @@ enum Command {
     Members(explore::ComeAndGo),
     /// Visit every state of a small cluster whose programs allocate and free blocks of the shared heap.
     Heap(explore::AllocateAndFree),
-    /// Visit every state of a small cluster whose threads wait for a condition under a lock.
-    Waits(explore::WaitForCondition),
     /// Visit every state of a small cluster at the end of a program with threads at several nodes.
     Ends(Bound),
     /// Run litmus tests, in the simulator or on real processes.
@@ -93,7 +91,6 @@ pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode
         Command::Sync(chosen) => Ok(explore::run_sync(chosen, json)),
         Command::Members(chosen) => Ok(explore::run_members(chosen, json)),
         Command::Heap(chosen) => Ok(explore::run_heap(chosen, json)),
-        Command::Waits(chosen) => Ok(explore::run_waits(chosen, json)),
         Command::Ends(chosen) => Ok(explore::run_ends(*chosen, json)),
         Command::Litmus(chosen) => litmus::run(chosen, host, json).map_err(refused),
         Command::History(chosen) => history::run(chosen, host, json),

@@ -57,7 +57,7 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     for protocol in all {
         let of = protocol.to_string();
         for broken in release_mutants_of(protocol) {
-            let work = move || try_release(protocol, broken.fault, options);
+            let work = move || try_release(protocol, broken, options);
             tries.push(Try::new(&of, broken.name, broken.what, work));
         }
         if protocol.is_release_consistent() {

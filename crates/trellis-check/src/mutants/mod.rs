@@ -29,7 +29,6 @@ use crate::pages::{Instance, Locks, Requests};
 use crate::release::faults::FAULTS;
 use crate::simulate::NodeFault;
 use crate::synchronisation::{Program, SyncInstance};
-use crate::waits::{WaitFault, WaitInstance, WaitProgram};
 use std::fmt::Write;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::{Base, Layer, Waiting};
@@ -54,8 +53,6 @@ pub enum Mutation {
     Pages(Fault),
     /// Synchronisation.
     Sync(SyncFault, Program),
-    /// A wait for a condition under a lock.
-    Wait(WaitFault),
     /// The end of a program.
     End(EndFault),
     /// Joining and leaving.
@@ -171,7 +168,6 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
     match mutation {
         Mutation::Pages(fault) => try_pages(protocol, fault, options),
         Mutation::Sync(fault, program) => try_sync(fault, program, options),
-        Mutation::Wait(fault) => try_wait(fault, options),
         Mutation::End(fault) => try_end(fault, options),
         Mutation::Member(fault) => try_member(fault, options),
         Mutation::Heap(fault) => try_heap(fault, options),
@@ -232,16 +228,6 @@ pub fn member_instances(fault: MemberFault) -> Vec<MemberInstance> {
 /// Explores a mutant of membership.
 pub fn try_member(fault: MemberFault, options: Options) -> Report {
     one_after_the_other(member_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
-}
-
-/// The instances on which mutants of waits for a condition are tried.
-pub fn wait_instances(fault: WaitFault) -> Vec<WaitInstance> {
-    WaitProgram::ALL.into_iter().map(|program| WaitInstance { program, fault }).collect()
-}
-
-/// Explores a mutant of waits for a condition.
-pub fn try_wait(fault: WaitFault, options: Options) -> Report {
-    one_after_the_other(wait_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
 }
 
 /// Explores a mutant of the end of a program.

@@ -5,7 +5,7 @@
 
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::release::explore::Orders;
-use crate::release::faults::{Broken, FAULTS, Fault, Of};
+use crate::release::faults::{Broken, FAULTS, Of};
 use crate::release::{Setup, scripts, swarm};
 use std::time::{Duration, Instant};
 use trellis_cluster_protocol::coherence::Protocol;
@@ -17,7 +17,7 @@ pub const SEEDS_MAX: u64 = 30_000;
 pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {
     let name = protocol.to_string();
     let has = |of: Of| match of {
-        Of::All | Of::Changed => true,
+        Of::All | Of::Changed | Of::Conditions => true,
         Of::Updates => name != "hlrc(invalidate)",
         Of::Update => name == "hlrc(update)",
         Of::Drops => name != "hlrc(update)",
@@ -31,16 +31,22 @@ pub(super) fn words(of: Of) -> &'static str {
         Of::All => "`hlrc`",
         Of::Update => "`hlrc(update)`",
         Of::Changed => "changes to and from `hlrc`",
+        Of::Conditions => "waits for a condition under `hlrc`",
         Of::Updates => "`hlrc(update)`, `hlrc(adaptive)`",
         Of::Drops => "`hlrc(invalidate)`, `hlrc(adaptive)`",
     }
 }
 
-/// Tries a mutant on random clusters, then in every order on small ones, until one notices it.
-pub fn try_release(protocol: Protocol, fault: Fault, options: Options) -> Report {
+/// Tries a mutant on random clusters, then in every order on small ones, until one notices it. Random clusters, and most
+/// small ones, wait for no condition.
+pub fn try_release(protocol: Protocol, Broken { fault, of, .. }: Broken, options: Options) -> Report {
     let began = Instant::now();
     let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };
-    for seed in 0..SEEDS_MAX {
+    let (seeds, setups) = match of {
+        Of::Conditions => (0, scripts::conditions(protocol)),
+        _ => (SEEDS_MAX, [scripts::small(protocol), scripts::larger(protocol)].concat()),
+    };
+    for seed in 0..seeds {
         let outcome = swarm::run(protocol, seed, fault, false);
         sum.states += outcome.steps;
         if let Some(what) = outcome.problem {
@@ -48,7 +54,7 @@ pub fn try_release(protocol: Protocol, fault: Fault, options: Options) -> Report
             return Report { verdict, elapsed: began.elapsed(), ..sum };
         }
     }
-    for setup in scripts::small(protocol).into_iter().chain(scripts::larger(protocol)) {
+    for setup in setups {
         let report =
             explore(&mut Orders::new(Setup { fault, ..setup }), Options { must_end: true, ..options }, &mut |_| {});
         sum.states += report.states;

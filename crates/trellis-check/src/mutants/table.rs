@@ -10,7 +10,6 @@ use crate::heap::HeapFault;
 use crate::members::MemberFault;
 use crate::simulate::NodeFault;
 use crate::synchronisation::Program;
-use crate::waits::WaitFault;
 use Fits::{Any, AnyDynamic, Copies, Delay, Dynamic, Forward, Ivy, Layered, Lock, Managed, Redirect, Runs, Spin};
 
 const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault) -> Row {
@@ -19,10 +18,6 @@ const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault)
 
 const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, program: Program) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Sync(fault, program) }
-}
-
-const fn wait(name: &'static str, broken: &'static str, fault: WaitFault) -> Row {
-    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Wait(fault) }
 }
 
 const fn end(name: &'static str, broken: &'static str, fault: EndFault) -> Row {
@@ -315,15 +310,6 @@ pub const TABLE: &[Row] = &[
     member("death-untold", "a node does not learn that another one has died", MemberFault::DeathUntold),
     member("fails-silently", "a node that learns of a death says nothing before it ends", MemberFault::FailsSilently),
     member("blames-messenger", "the node that reports a death counts as dead", MemberFault::BlamesMessenger),
-    wait("lets-go-first", "the lock is released before a wait for a condition is enrolled", WaitFault::LetsGoFirst),
-    wait(
-        "enrolled-at-once",
-        "the lock is released while the enrolment of a wait is on its way",
-        WaitFault::EnrolledAtOnce,
-    ),
-    wait("withdraws-nothing", "a wait for a condition that does not begin stays enrolled", WaitFault::WithdrawsNothing),
-    wait("gives-up-silently", "a wait for a condition that is given up stays enrolled", WaitFault::GivesUpSilently),
-    wait("takes-no-lock", "a wait for a condition does not take its lock again", WaitFault::TakesNothing),
     end("counts-nobody", "at the end of a program a node with threads is not counted", EndFault::CountsNobody),
     end("counts-late", "a node with threads is counted after node 0 has looked", EndFault::CountsLate),
     end("announces-nothing", "node 0 does not say that the program is over", EndFault::AnnouncesNothing),

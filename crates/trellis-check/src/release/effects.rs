@@ -4,7 +4,8 @@
 //! It must never decide anything.
 
 use super::changing::{FIRST_CALL, FIRST_NUMBER};
-use super::node::{Doing, Node, Thread};
+use super::conditions;
+use super::node::{Doing, Node};
 use super::{Fault, Setup, faults};
 use crate::model::twinned::{Body, Releasing, Twinned, Value};
 use std::fmt;
@@ -13,7 +14,7 @@ use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::node::change::Ending;
 use trellis_cluster_protocol::node::{self, Carrier, Effects, Order, Parts, Releases, Shard};
-use trellis_cluster_protocol::sync::{CallOutcome, CallStep};
+use trellis_cluster_protocol::sync::{ABANDONED, CallOutcome, WaitOutcome};
 use trellis_cluster_protocol::{
     Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange, heap, membership, sync, wire,
 };
@@ -95,6 +96,12 @@ pub enum Event {
     /// Every store of the thread is at its home.
     Published {
         thread: u8,
+    },
+    /// A wait for a condition is over, and says whether its lock is held.
+    Waited {
+        thread: u8,
+        lock: u8,
+        is_lock_held: bool,
     },
     /// A thread begins to change the protocol of pages.
     Meets {
@@ -397,12 +404,19 @@ impl Effects for Acting<'_> {
             }
             return Ok(());
         }
-        let awaits = Doing::Awaits(CallStep::Await);
-        let is_it = |thread: &Thread| u32::from(thread.number) == waiter && thread.doing == awaits;
-        let Some(thread) = self.node.threads.iter().position(is_it) else {
-            return Err(format!("node {} wakes {waiter}, which does not wait", self.node.me));
-        };
-        self.node.go_on(thread, CallOutcome::Granted(value));
+        if conditions::is_wait(waiter) {
+            self.node.notified(waiter, WaitOutcome::Done);
+            return Ok(());
+        }
+        self.node.answered(waiter, CallOutcome::Granted(value))
+    }
+
+    fn refuse(&mut self, waiter: u32, why: &'static str) -> Result<(), String> {
+        match why {
+            ABANDONED if conditions::is_wait(waiter) => self.node.notified(waiter, WaitOutcome::NotNotified),
+            ABANDONED => self.node.answered(waiter, CallOutcome::Failed)?,
+            _ => return Err(format!("call {waiter} of node {} is refused: {why}", self.node.me)),
+        }
         Ok(())
     }
 

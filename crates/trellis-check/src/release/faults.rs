@@ -55,6 +55,8 @@ pub enum Of {
     Update,
     /// All, when the protocol of pages is changed.
     Changed,
+    /// All, when threads wait for a condition. Random programs do not.
+    Conditions,
 }
 
 faults! {
@@ -129,6 +131,11 @@ faults! {
     PassesOverObjections = "passes-over-objections", "a node changes although one objects", Changed;
     KeepsObjections = "keeps-objections", "an objection counts for the next change, too", Changed;
     KeepsNumbers = "keeps-numbers", "the barriers of a change that was given up are used again", Changed;
+    LetsGoFirst = "lets-go-first", "the lock is released before a wait for a condition is enrolled", Conditions;
+    EnrolledAtOnce = "enrolled-at-once", "the lock is released while the enrolment of a wait is on its way", Conditions;
+    WithdrawsNothing = "withdraws-nothing", "a wait for a condition that does not begin stays enrolled", Conditions;
+    GivesUpSilently = "gives-up-silently", "a wait for a condition that is given up stays enrolled", Conditions;
+    TakesNothing = "takes-no-lock", "a wait for a condition does not take its lock again", Conditions;
     RestsOnNothing = "rests-on-nothing", "a writer says that its copies were piggybacked and are the newest", Drops;
 }
 

@@ -75,6 +75,8 @@ pub struct Ghost {
     holders: Vec<Option<u8>>,
     flags: Vec<Option<Knowledge>>,
     barrier: Meeting,
+    /// A thread that may have been notified could not take its lock again.
+    took_no_lock: bool,
     changes: Meeting,
     agreement: Agreement,
     /// By word: the stored values, in order.
@@ -93,6 +95,7 @@ impl Ghost {
             holders: Vec::new(),
             flags: Vec::new(),
             barrier: Meeting::new(setup.scripts.iter().map(|_| true)),
+            took_no_lock: false,
             changes: Meeting::new(setup.scripts.iter().map(Script::changes)),
             agreement: Agreement::new(setup),
             stores: vec![vec![0]; words],
@@ -119,8 +122,16 @@ impl Ghost {
                 }
             }
             Event::Unlock { thread, lock } => {
-                *at(&mut self.holders, lock) = None;
+                if at(&mut self.holders, lock).take() != Some(thread) {
+                    return Err(format!("thread {thread} releases lock {lock}, and does not hold it"));
+                }
                 release(&self.threads[usize::from(thread)], at(&mut self.locks, lock));
+            }
+            Event::Waited { thread, lock, is_lock_held } => {
+                if is_lock_held != (*at(&mut self.holders, lock) == Some(thread)) {
+                    return Err(format!("the wait of thread {thread} says whether it holds lock {lock}, and is wrong"));
+                }
+                self.took_no_lock |= !is_lock_held;
             }
             Event::Flag { thread, flag, is_store } => {
                 let flag = at(&mut self.flags, flag);
@@ -233,6 +244,14 @@ impl Ghost {
         Ok(())
     }
 
+    /// Nothing can happen any more: whether a thread may still wait to take something from this word. It may if there is
+    /// nothing, and never was enough, or if a thread that was notified could not take its lock again.
+    pub fn may_wait<'a>(&self, setup: &Setup, word: u16, mut nodes: impl Iterator<Item = &'a Node>) -> bool {
+        let (place, index) = (usize::from(word) / PAGE_WORDS, usize::from(word) % PAGE_WORDS);
+        let is_empty = nodes.any(|node| node.master(setup, place).is_some_and(|master| master[index] == 0));
+        self.took_no_lock || is_empty && !setup.has_enough(word)
+    }
+
     /// At the end each master must contain a store that no other overwrote.
     ///
     /// # Errors
@@ -290,6 +309,8 @@ mod tests {
     #[test]
     fn what_was_released_is_handed_on_through_any_number_of_hands() {
         let mut ghost = ghost();
+        assert!(ghost.note(Event::Unlock { thread: 0, lock: 3 }).is_err(), "nobody holds it");
+        ghost.note(Event::Locked { thread: 0, lock: 3 }).unwrap();
         STORE.into_iter().for_each(|store| ghost.note(store).unwrap());
         ghost.note(Event::Unlock { thread: 0, lock: 3 }).unwrap();
         ghost.note(Event::Locked { thread: 1, lock: 3 }).unwrap();

@@ -17,6 +17,7 @@
 mod agreement;
 mod changing;
 pub mod cluster;
+mod conditions;
 pub mod effects;
 pub mod explore;
 pub mod faults;
@@ -57,6 +58,29 @@ pub enum Operation {
         /// The value.
         source: Source,
     },
+    /// Adds to a word: a load and a store.
+    Add {
+        /// The word.
+        word: u16,
+        /// What is added.
+        by: Value,
+    },
+    /// Takes one from a word, or waits for a condition until there is one.
+    Take {
+        /// The word.
+        word: u16,
+        /// The lock that the thread holds.
+        lock: u8,
+        /// The condition.
+        condition: u8,
+    },
+    /// Notifies one thread, or all, that waits for a condition.
+    Notify {
+        /// The condition.
+        condition: u8,
+        /// All of them.
+        all: bool,
+    },
     /// Takes a lock.
     Lock(u8),
     /// Releases a lock.
@@ -88,6 +112,19 @@ pub enum Operation {
     },
     /// Changes the protocol of pages, together with one thread of every other node. The number is that of the change.
     Change(u8),
+}
+
+impl Operation {
+    /// The word that it accesses, and whether it stores.
+    fn access(self) -> Option<(u16, bool)> {
+        match self {
+            Operation::Load { word, .. } => Some((word, false)),
+            Operation::Store { word, .. } | Operation::Add { word, .. } | Operation::Take { word, .. } => {
+                Some((word, true))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The source of a stored value.
@@ -245,6 +282,17 @@ impl Setup {
     /// Whether stores are noticed by marks at node `me`.
     pub fn marks(&self, me: u16) -> bool {
         self.marks >> me & 1 != 0
+    }
+
+    /// Whether as much is added to a word as its threads take, and none of them gives up.
+    fn has_enough(&self, word: u16) -> bool {
+        let of_all = self.scripts.iter().flat_map(|script| &script.operations);
+        let balance = of_all.fold(0, |balance, operation| match *operation {
+            Operation::Add { word: other, by } if other == word => balance + i64::from(by),
+            Operation::Take { word: other, .. } if other == word => balance - 1,
+            _ => balance,
+        });
+        balance >= 0 && self.troubles.give_ups == 0
     }
 
     /// The index of `page` in the list of pages.

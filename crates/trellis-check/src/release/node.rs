@@ -5,13 +5,16 @@
 //! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
 use super::changing::Changing;
+use super::conditions::Wait;
 use super::effects::{Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Turn, Value, faults};
 use crate::model::twinned::{Releasing, Twinned};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Ranges};
 use trellis_cluster_protocol::node::{self, Consistency, Parts, Shard};
-use trellis_cluster_protocol::sync::{self, Call, CallOutcome, CallStep, Contribution, Sync, Waiter};
+use trellis_cluster_protocol::sync::{
+    self, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Sync, WaitOutcome, WaitStep, Waiter,
+};
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
@@ -30,6 +33,10 @@ pub enum Doing {
     Calls(CallStep),
     /// It has taken this step, and waits until it is over.
     Awaits(CallStep),
+    /// It is about to take this step of its wait for a condition.
+    Waits(WaitStep),
+    /// It has enrolled its wait, or waits to be notified.
+    AwaitsNotice(WaitStep),
     /// It changes the protocol of pages.
     Changes,
     /// It is done.
@@ -49,6 +56,10 @@ pub struct Thread {
     pub(super) woken: Option<u8>,
     /// Its call, while it makes one.
     call: Option<Call>,
+    /// Its wait for a condition.
+    pub(super) wait: Option<Wait>,
+    /// How often it has begun to wait for a condition.
+    pub(super) waits: u8,
     /// The values that it loaded.
     pub registers: Vec<Value>,
 }
@@ -91,6 +102,8 @@ impl Node {
             doing: if script.operations.is_empty() { Doing::Over } else { Doing::Ready },
             woken: None,
             call: None,
+            wait: None,
+            waits: 0,
             registers: script.registers.clone(),
         };
         let pages = |geometry| {
@@ -135,7 +148,8 @@ impl Node {
         match turn {
             Turn::Goes => self.can_go(setup, thread),
             Turn::GivesUp => match self.threads[thread].doing {
-                Doing::Awaits(step) => step == CallStep::Publish,
+                Doing::Awaits(step) => step == CallStep::Publish || self.threads[thread].wait.is_some(),
+                Doing::AwaitsNotice(step) => step == WaitStep::Await,
                 Doing::Changes => self.changing.as_ref().is_some_and(|changing| changing.can_give_up(setup)),
                 _ => false,
             },
@@ -150,9 +164,11 @@ impl Node {
                 let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
                 !self.call_of(thread, operation).is_some_and(|call| call.releases()) || !self.is_publishing()
             }
-            Doing::Faulted | Doing::Calls(_) => true,
+            // It publishes.
+            Doing::Waits(WaitStep::LetGo) => !self.is_publishing(),
+            Doing::Faulted | Doing::Calls(_) | Doing::Waits(_) => true,
             Doing::Changes => self.can_change(),
-            Doing::Waiting(_) | Doing::Awaits(_) | Doing::Over => false,
+            Doing::Waiting(_) | Doing::Awaits(_) | Doing::AwaitsNotice(_) | Doing::Over => false,
         }
     }
 
@@ -197,9 +213,13 @@ impl Node {
         let Thread { number, next, doing, .. } = self.threads[thread];
         let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
         match (doing, operation) {
-            (Doing::Ready, Operation::Load { .. } | Operation::Store { .. }) => {
+            (
+                Doing::Ready,
+                Operation::Load { .. } | Operation::Store { .. } | Operation::Add { .. } | Operation::Take { .. },
+            ) => {
                 self.access(setup, thread, operation, out);
             }
+            (Doing::Waits(step), _) => self.take_wait_step(setup, thread, step, out),
             (Doing::Faulted, operation) => self.submit(setup, thread, operation, out),
             (Doing::Ready, Operation::Change(number)) => self.begin_change(setup, thread, number, out),
             (Doing::Changes, _) => self.go_on_changing(setup, out),
@@ -215,9 +235,7 @@ impl Node {
             }
             (Doing::Ready, operation) => {
                 let Some(input) = self.call_of(thread, operation) else { unreachable!("{operation:?} is a call") };
-                let (call, first) = Call::begin(input);
-                self.threads[thread].call = Some(call);
-                self.take_step(setup, thread, first, out);
+                self.begin_call(setup, thread, input, out);
             }
             (Doing::Calls(step), _) => self.take_step(setup, thread, step, out),
             _ => out.problem(format!("thread {number} cannot go on: {doing:?}")),
@@ -225,11 +243,7 @@ impl Node {
     }
 
     fn access(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
-        let (word, write) = match operation {
-            Operation::Load { word, .. } => (word, false),
-            Operation::Store { word, .. } => (word, true),
-            _ => unreachable!("only these are accesses"),
-        };
+        let (word, write) = operation.access().expect("only accesses are made");
         let (page, place) = (usize::from(word) / PAGE_WORDS, usize::from(word) % PAGE_WORDS);
         let woken = self.threads[thread].woken.take();
         if !self.copies.allows(page, write, self.marks(setup, page)) {
@@ -249,17 +263,32 @@ impl Node {
                 }
                 out.event(Event::Load { thread: number, word, value });
             }
-            Operation::Store { source, .. } => {
-                let value = self.value(thread, source);
-                self.copies.bytes[page][place] = value;
-                self.copies.stored[page] = true;
-                out.event(Event::Store { thread: number, word, value });
+            Operation::Store { source, .. } => self.store(number, word, self.value(thread, source), out),
+            Operation::Add { .. } | Operation::Take { .. } => {
+                let value = self.copies.bytes[page][place];
+                out.event(Event::Load { thread: number, word, value });
+                match operation {
+                    Operation::Add { by, .. } => self.store(number, word, value + by, out),
+                    Operation::Take { lock, condition, .. } if value == 0 => {
+                        self.begin_wait(thread, lock, condition);
+                        return self.looks(setup, woken, out);
+                    }
+                    _ => self.store(number, word, value - 1, out),
+                }
             }
-            _ => unreachable!("only these are accesses"),
+            _ => unreachable!("only accesses are made"),
         }
         self.threads[thread].next += 1;
         self.end_if_over(setup, thread);
         self.looks(setup, woken, out);
+    }
+
+    /// A thread stores to a word that its node may store to.
+    fn store(&mut self, thread: u8, word: u16, value: Value, out: &mut Out) {
+        let page = usize::from(word) / PAGE_WORDS;
+        self.copies.bytes[page][usize::from(word) % PAGE_WORDS] = value;
+        self.copies.stored[page] = true;
+        out.event(Event::Store { thread, word, value });
     }
 
     /// A thread that was woken has retried its access.
@@ -299,11 +328,7 @@ impl Node {
     }
 
     fn submit(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
-        let (word, write) = match operation {
-            Operation::Load { word, .. } => (word, false),
-            Operation::Store { word, .. } => (word, true),
-            _ => unreachable!("only accesses fault"),
-        };
+        let (word, write) = operation.access().expect("only accesses fault");
         let place = usize::from(word) / PAGE_WORDS;
         self.threads[thread].doing = Doing::Waiting(place as u8);
         let page = setup.page(place);
@@ -332,10 +357,26 @@ impl Node {
                 let value = u64::from(self.value(thread, source));
                 sync::Input::Operate(flag.into(), sync::Operation::Exchange(value), waiter)
             }
-            Operation::Load { .. } | Operation::Store { .. } | Operation::Announce { .. } | Operation::Change(_) => {
-                return None;
+            Operation::Notify { condition, all: false } => {
+                sync::Input::Demand(condition.into(), Demand::Condition(ConditionDemand::WakeOne), 0)
             }
+            Operation::Notify { condition, all: true } => {
+                sync::Input::Demand(condition.into(), Demand::Condition(ConditionDemand::NotifyAll), waiter)
+            }
+            Operation::Load { .. }
+            | Operation::Store { .. }
+            | Operation::Add { .. }
+            | Operation::Take { .. }
+            | Operation::Announce { .. }
+            | Operation::Change(_) => return None,
         })
+    }
+
+    /// The thread begins a call.
+    pub(super) fn begin_call(&mut self, setup: &Setup, thread: usize, input: sync::Input, out: &mut Out) {
+        let (call, first) = Call::begin(input);
+        self.threads[thread].call = Some(call);
+        self.take_step(setup, thread, first, out);
     }
 
     /// Takes a step of the thread's call.
@@ -375,6 +416,21 @@ impl Node {
         next
     }
 
+    /// A thread's call was answered, or was abandoned.
+    ///
+    /// # Errors
+    ///
+    /// No thread waits for that.
+    pub(super) fn answered(&mut self, call: Waiter, outcome: CallOutcome) -> Result<(), String> {
+        let awaits = Doing::Awaits(CallStep::Await);
+        let is_it = |thread: &Thread| Waiter::from(thread.number) == call && thread.doing == awaits;
+        let Some(thread) = self.threads.iter().position(is_it) else {
+            return Err(format!("node {} answers {call}, which does not wait", self.me));
+        };
+        self.go_on(thread, outcome);
+        Ok(())
+    }
+
     pub(super) fn publish(&mut self, setup: &Setup, publisher: Waiter, out: &mut Out) {
         if setup.fault == Fault::ClosesEarly {
             self.consistency().knowledge.intervals.close();
@@ -385,11 +441,18 @@ impl Node {
         out.check(published);
     }
 
-    /// A thread waits for its publication no longer. It releases nothing, and begins its operation again. Or it waits for a
-    /// change no longer.
+    /// A thread waits for its publication no longer. It releases nothing, and begins its operation again, unless that was to
+    /// wait. Or it waits no longer for a change, for a notification, or for the lock of its wait.
     fn give_up(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        if self.threads[thread].doing == Doing::Changes {
-            return self.give_up_changing(setup, out);
+        match self.threads[thread].doing {
+            Doing::Changes => return self.give_up_changing(setup, out),
+            Doing::AwaitsNotice(_) => return self.give_up_wait(setup, thread, out),
+            Doing::Awaits(CallStep::Await) => {
+                let call = self.threads[thread].call.expect("it makes a call").input();
+                let abandon = call.abandoned_by().expect("it takes its lock again");
+                return self.take(setup, node::Input::Sync(abandon), out);
+            }
+            _ => {}
         }
         faults::end_publication(setup.fault, self.consistency());
         if setup.fault == Fault::ForgetsLate {
@@ -398,7 +461,11 @@ impl Node {
             *self.consistency() = Consistency::new(me, setup.nodes, pages, setup.is_ordered, usize::MAX);
             self.consistency().knowledge = knowledge;
         }
-        (self.threads[thread].doing, self.threads[thread].call) = (Doing::Ready, None);
+        if self.threads[thread].wait.is_some() {
+            self.go_on(thread, CallOutcome::Failed);
+        } else {
+            (self.threads[thread].doing, self.threads[thread].call) = (Doing::Ready, None);
+        }
     }
 
     /// The current bytes of a range of pages.
@@ -422,14 +489,14 @@ impl Node {
     }
 
     fn enter(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        let Thread { number, next, call, .. } = self.threads[thread];
+        let Thread { number, call, .. } = self.threads[thread];
         let input = call.expect("it makes a call").input();
         if input.releases() && setup.fault != Fault::ReleasesUnpublished && self.parts.releases.is_some() {
             faults::end_publication(setup.fault, self.consistency());
         }
-        match setup.scripts[usize::from(number)].operations[usize::from(next)] {
-            Operation::Unlock(lock) => out.event(Event::Unlock { thread: number, lock }),
-            Operation::Barrier => out.event(Event::Arrive { thread: number }),
+        match input {
+            sync::Input::Release(lock) => out.event(Event::Unlock { thread: number, lock: lock as u8 }),
+            sync::Input::Arrive(..) => out.event(Event::Arrive { thread: number }),
             _ => {}
         }
         node::enters(&mut self.acting(setup, out), &input);
@@ -442,16 +509,16 @@ impl Node {
 
     /// The thread's call was answered: what was learnt is applied before the program continues.
     fn acquired(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        let Thread { number, next, .. } = self.threads[thread];
-        match setup.scripts[usize::from(number)].operations[usize::from(next)] {
-            Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
-            Operation::Barrier => {
+        let Thread { number, call, .. } = self.threads[thread];
+        let call = call.expect("it makes a call").input();
+        match call {
+            sync::Input::Acquire(lock, _) => out.event(Event::Locked { thread: number, lock: lock as u8 }),
+            sync::Input::Arrive(..) => {
                 if setup.fault == Fault::ForgetsTooEarly {
                     let intervals = &mut self.consistency().knowledge.intervals;
                     let time = intervals.time().to_vec();
                     intervals.everybody_knows(&time);
                 }
-                let call = self.threads[thread].call.expect("it makes a call").input();
                 node::leaves(&mut self.acting(setup, out), &call, true);
                 out.event(Event::Left { thread: number });
             }
@@ -461,6 +528,11 @@ impl Node {
 
     /// The thread's call is over.
     fn end_call(&mut self, setup: &Setup, thread: usize, outcome: CallOutcome, out: &mut Out) {
+        if self.threads[thread].wait.is_some() {
+            self.threads[thread].call = None;
+            let failed = WaitOutcome::Failed { is_lock_lost: false };
+            return self.go_on_waiting(thread, if outcome == CallOutcome::Failed { failed } else { WaitOutcome::Done });
+        }
         let Thread { number, next, .. } = self.threads[thread];
         let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
         match (operation, outcome) {

@@ -38,11 +38,18 @@ pub enum Program {
     Agree,
     /// The last node first makes another change than the others.
     Differ,
+    /// Two threads take an item each, under a lock, or wait for it. One comes after the other, and one thread is notified
+    /// each time.
+    Items,
+    /// Both come at once, and all threads are notified.
+    ItemsAtOnce,
+    /// One item comes for two threads.
+    TooFew,
 }
 
 impl Program {
     /// All programs.
-    pub const ALL: [Program; 12] = [
+    pub const ALL: [Program; 15] = [
         Program::Barriers,
         Program::Locks,
         Program::Chain,
@@ -55,6 +62,9 @@ impl Program {
         Program::AndBack,
         Program::Agree,
         Program::Differ,
+        Program::Items,
+        Program::ItemsAtOnce,
+        Program::TooFew,
     ];
 
     /// The name on the command line.
@@ -72,6 +82,9 @@ impl Program {
             Program::AndBack => "and-back",
             Program::Agree => "agree",
             Program::Differ => "differ",
+            Program::Items => "items",
+            Program::ItemsAtOnce => "items-at-once",
+            Program::TooFew => "too-few",
         }
     }
 }
@@ -308,7 +321,26 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
             w.change(u8::from(node + 1 == nodes));
             (1..intervals).for_each(|interval| w.change((interval + 1) % 2));
         }),
+        Program::Items => items(nodes, &[1, 1], false),
+        Program::ItemsAtOnce => items(nodes, &[2], true),
+        Program::TooFew => items(nodes, &[1], false),
     }
+}
+
+/// Two threads that take an item each, and one that adds so many at a time, and notifies one of them, or all. The lock is at
+/// home at node 0, and the condition at node 1.
+fn items(nodes: u16, rounds: &[Value], all: bool) -> Vec<Script> {
+    let (lock, condition, word) = (0, 1, 0);
+    let taker = |number: u16| {
+        let mut w = Writer::new(number);
+        w.locked(lock, |w| w.operations.push(Operation::Take { word, lock, condition }));
+        w.at((nodes.saturating_sub(2) + number).min(nodes - 1))
+    };
+    let mut w = Writer::new(2);
+    for &by in rounds {
+        w.locked(lock, |w| w.operations.extend([Operation::Add { word, by }, Operation::Notify { condition, all }]));
+    }
+    vec![taker(0), taker(1), w.at(nodes - 1)]
 }
 
 /// The changes of `program`, of the first page.
@@ -396,12 +428,26 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
         hindered(of(Program::Agree, 2, 1, 2, manager, false)),
         hindered(of(Program::Agree, 3, 1, 1, manager, false)),
     ]);
+    all.extend(conditions(protocol));
     // Pages stay open from their first publication on.
     all.extend([
         Setup { stored_in_a_row: 1, ..of(Program::Locks, 2, 1, 2, manager, true) },
         Setup { stored_in_a_row: 1, ..of(Program::Barriers, 2, 2, 2, other, true) },
     ]);
     all
+}
+
+/// Small clusters whose threads wait for a condition.
+pub fn conditions(protocol: Protocol) -> Vec<Setup> {
+    let size = Size { nodes: 3, pages: 1, intervals: 1 };
+    let of = |program| setup(protocol, program, size, homes()[0], false);
+    let give_up = Troubles { give_ups: 1, objections: 0 };
+    vec![
+        of(Program::Items),
+        of(Program::ItemsAtOnce),
+        Setup { troubles: give_up, ..of(Program::TooFew) },
+        Setup { troubles: give_up, ..of(Program::Items) },
+    ]
 }
 
 /// Additional clusters that some mutants need: millions of states each.

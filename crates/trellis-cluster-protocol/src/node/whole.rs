@@ -85,6 +85,15 @@ pub trait Effects: Parts + Sized {
     /// No thread waits with this ticket.
     fn wake(&mut self, waiter: Waiter, value: u64) -> Result<(), <Self as Parts>::Breach>;
 
+    /// The thread with this ticket goes on: its call was abandoned, or breaks a rule.
+    ///
+    /// # Errors
+    ///
+    /// The program gives up no call, and breaks no rule.
+    fn refuse(&mut self, _waiter: Waiter, why: &'static str) -> Result<(), <Self as Parts>::Breach> {
+        Effects::breach(self, None, why)
+    }
+
     /// The heap has answered the call with this ticket.
     ///
     /// # Errors
@@ -171,8 +180,8 @@ impl<E: Effects> Outlet for E {
         Effects::wake(self, waiter, value)
     }
 
-    fn refuse(&mut self, _waiter: Waiter, why: &'static str) -> Result<(), <E as Parts>::Breach> {
-        Effects::breach(self, None, why)
+    fn refuse(&mut self, waiter: Waiter, why: &'static str) -> Result<(), <E as Parts>::Breach> {
+        Effects::refuse(self, waiter, why)
     }
 
     fn answer(&mut self, waiter: Waiter, answer: heap::Answer) -> Result<(), <E as Parts>::Breach> {
