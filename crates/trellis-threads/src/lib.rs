@@ -18,12 +18,14 @@
 
 use std::ffi::{c_char, c_int};
 
+mod awaited;
 mod barriers;
 mod conditions;
 mod context;
 mod control;
 mod early;
 mod faults;
+mod interrupted;
 mod keys;
 mod libraries;
 mod mappings;
@@ -36,6 +38,7 @@ mod relaxed;
 mod runtime;
 mod semaphores;
 mod start;
+mod state;
 mod streams;
 mod system_calls;
 mod table;

@@ -51,7 +51,7 @@ pub(crate) struct Begin {
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 6;
+pub(crate) const VERSION: usize = 7;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
@@ -128,6 +128,7 @@ functions! {
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
     leave_uncounted: "trellis_threads_leave_uncounted" = fn();
     claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize) -> bool;
+    tell_of_sleeps: "trellis_threads_tell_of_sleeps" = fn(function: extern "C" fn(bool));
     announce: "trellis_threads_announce" = fn(start: usize, bytes: usize, write: bool);
     announce_to: "__trellis_calls_announce_to" = fn(announce: extern "C" fn(usize, usize, bool));
     share_libraries: "trellis_threads_share_libraries" = fn(start: usize, end: usize) -> u64;

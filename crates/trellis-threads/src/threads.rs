@@ -18,7 +18,7 @@ use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
 use crate::time::{FOREVER, NOW, limited};
-use crate::{early, keys, openmp, relaxed, runtime, start, streams, system_calls};
+use crate::{awaited, early, keys, openmp, relaxed, runtime, start, state, streams, system_calls};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -314,8 +314,10 @@ pub(crate) fn serve() {
         let control = control();
         if start::node() == 0 {
             system_calls::make_deputies();
+            awaited::pass_on_to_deputies();
         }
         relaxed::acquire_for_others();
+        state::follow_others();
         for slot in 0..SLOTS {
             // The order matters, because a slot that is taken again gets its node before its state.
             let is_starting = control.states[slot].load(Ordering::Acquire) == STARTING;
@@ -324,6 +326,7 @@ pub(crate) fn serve() {
             }
             if is_starting && claim(slot) {
                 relaxed::acquire_from_maker();
+                state::follow();
                 begin(slot);
             }
             if control.signals[slot].load(Ordering::Acquire) != 0 {
@@ -363,13 +366,20 @@ fn pass_on(slot: usize, signals: u64) {
 
 /// Sends a signal to a thread of this node; returns the number of the error.
 fn send(slot: usize, signal: c_int) -> c_int {
-    match control().states[slot].load(Ordering::Acquire) {
-        RUNNING => {
-            let kill = real!(pthread_kill as unsafe extern "C" fn(usize, c_int) -> c_int);
-            // SAFETY: the handle of a thread that nobody has joined.
-            unsafe { kill(record(slot).handle.load(Ordering::Acquire), signal) }
-        }
-        _ => libc::ESRCH,
+    if control().states[slot].load(Ordering::Acquire) != RUNNING {
+        return libc::ESRCH;
+    }
+    let handle = record(slot).handle.load(Ordering::Acquire);
+    if context::slot() == Some(slot) {
+        let kill = real!(pthread_kill as unsafe extern "C" fn(usize, c_int) -> c_int);
+        // SAFETY: the handle of the calling thread.
+        return unsafe { kill(handle, signal) };
+    }
+    let number = handle + NUMBER_OFFSET.load(Ordering::Acquire);
+    // SAFETY: the word of the thread's control block with its number, which is 0 when the thread has ended.
+    match unsafe { AtomicU32::from_ptr(number as *mut u32) }.load(Ordering::Acquire) {
+        0 => 0,
+        number => awaited::send_to(slot, number, signal),
     }
 }
 
@@ -384,13 +394,14 @@ pub(crate) fn kill(thread: usize, signal: c_int) -> c_int {
         return libc::ESRCH;
     }
     let node = control.nodes[slot].load(Ordering::Relaxed) as usize;
+    if signal == 0 {
+        return 0;
+    }
     if node == start::node() {
         return send(slot, signal);
     }
-    if signal != 0 {
-        control.signals[slot].fetch_or(1 << (signal - 1), Ordering::AcqRel);
-        runtime::order(node);
-    }
+    control.signals[slot].fetch_or(1 << (signal - 1), Ordering::AcqRel);
+    runtime::order(node);
     0
 }
 
@@ -518,7 +529,6 @@ extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     start::set_signal_mask(record.mask.load(Ordering::Relaxed) & !(1 << (libc::SIGSYS - 1)));
     keys::begin_thread();
     system_calls::begin_thread();
-    start::begin_thread();
     streams::begin_thread();
     openmp::begin_thread();
     let (function, argument) = (record.function.load(Ordering::Relaxed), record.argument.load(Ordering::Relaxed));

@@ -71,7 +71,7 @@ pub struct Begin {
     libraries_bytes: usize,
 }
 
-const VERSION: usize = 6;
+const VERSION: usize = 7;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;
@@ -253,6 +253,12 @@ unsafe extern "C" fn claim(signal: c_int, action: *const libc::sigaction, before
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_leave_uncounted() {
     Cluster::leave_thread_uncounted();
+}
+
+/// Calls a function before and after a thread sleeps in a wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_tell_of_sleeps(function: extern "C" fn(bool)) {
+    Cluster::tell_of_sleeps(function);
 }
 
 /// rt_sigaction(2) for a signal with which faults arrive: the action gets what is no fault of the region. False if the region
