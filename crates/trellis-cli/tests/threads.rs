@@ -78,6 +78,11 @@ fn every_object_of_pthreads() {
 }
 
 #[test]
+fn what_a_process_has_once() {
+    is_right("what_a_process_has_once", "state.c", "state: all right\n");
+}
+
+#[test]
 fn threads_of_c11() {
     is_right("threads_of_c11", "c11.c", "c11: all right\n");
 }

@@ -220,6 +220,12 @@ impl Cluster {
         self.inner().waiters.rouse_all();
     }
 
+    /// Calls this function when a thread is about to sleep in a wait (true), and when it has slept (false). It holds no lock
+    /// then, so a handler of a signal may do what the thread may do.
+    pub fn tell_of_sleeps(function: extern "C" fn(bool)) {
+        crate::runtime::tell_of_sleeps(function);
+    }
+
     /// Turns off reports of long waits for locks and other objects, for a program whose threads wait while others
     /// compute, as those of one process do.
     pub fn expect_long_waits(&self) {

@@ -29,4 +29,4 @@ impl Answer for () {
     }
 }
 
-answer!([] i32: -1, [] i64: -1, [] isize: -1, [] usize: 0, [<T>] *mut T: std::ptr::null_mut());
+answer!([] i32: -1, [] i64: -1, [] f64: f64::NAN, [] isize: -1, [] usize: 0, [<T>] *mut T: std::ptr::null_mut());

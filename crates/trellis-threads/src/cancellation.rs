@@ -14,11 +14,11 @@ use std::mem::transmute;
 use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::context::{self, aside, own_slot};
+use crate::context::{self, own_slot};
 use crate::control::{FREE, RUNNING, SLOTS, control, record};
-use crate::system_calls::{self, call};
+use crate::system_calls;
 use crate::table::reals;
-use crate::{early, runtime, start, threads};
+use crate::{awaited, early, runtime, start, threads};
 
 /// The signal that the C library keeps for this.
 pub(crate) const SIGNAL: c_int = 32;
@@ -45,8 +45,6 @@ static CALLS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
 /// Whether the thread in a slot of this node wants to be cancelled at any time. The C library's own type does not tell,
 /// because its cancellation points change it for as long as their system calls take.
 static IS_ASYNCHRONOUS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
-/// The numbers of the deputies, which only node 0 has.
-static DEPUTIES: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 
 /// pthread_setcanceltype(3p) of the C library.
 unsafe fn set_type(kind: c_int, before: *mut c_int) -> c_int {
@@ -134,8 +132,7 @@ pub(crate) fn cancel(thread: usize) -> c_int {
         threads::send_anywhere(slot, node, SIGNAL);
         // A call that begins after this look sees the request.
         if record(slot).is_interruptible.load(Ordering::SeqCst) != 0 {
-            control.interrupts[slot].store(1, Ordering::Release);
-            aside(|| if start::node() == 0 { interrupt_calls() } else { runtime::order(0) });
+            awaited::send_to_deputy(slot, SIGNAL);
         }
     }
     0
@@ -154,13 +151,22 @@ fn end_if_asynchronous() {
 
 /// Whether the calling thread has the type of asynchronous cancellation now. The thread may end here.
 fn has_type() -> bool {
-    let mut kind = DEFERRED;
-    // SAFETY: room for the answer. The type is what it was.
+    state_and_type().1 == ASYNCHRONOUS
+}
+
+/// Whether the calling thread heeds requests, and when. Both are what they were afterwards. The thread may end here.
+///
+/// The type comes last: where the state makes a thread end, some versions of the C library do not set its result.
+fn state_and_type() -> (c_int, c_int) {
+    let (mut state, mut kind) = (DISABLE, DEFERRED);
+    // SAFETY: room for the answers.
     unsafe {
+        pthread_setcancelstate(DISABLE, &mut state);
         set_type(DEFERRED, &mut kind);
+        pthread_setcancelstate(state, null_mut());
         set_type(kind, null_mut());
     }
-    kind == ASYNCHRONOUS
+    (state, kind)
 }
 
 /// Interrupts what a thread of this node waits for.
@@ -172,21 +178,15 @@ pub(crate) fn interrupt(slot: usize) {
     }
 }
 
-/// Interrupts the system calls that node 0 makes for threads to be cancelled.
-pub(crate) fn interrupt_calls() {
-    for slot in (0..SLOTS).filter(|slot| control().interrupts[*slot].swap(0, Ordering::AcqRel) != 0) {
-        INTERRUPTS[slot].store(true, Ordering::SeqCst);
-        if CALLS[slot].load(Ordering::SeqCst) {
-            system_calls::send_here(DEPUTIES[slot].load(Ordering::SeqCst), SIGNAL);
-        }
-    }
+/// Interrupts the system call that the deputy of a slot makes; returns whether it needs the signal.
+pub(crate) fn interrupts_call(slot: usize) -> bool {
+    INTERRUPTS[slot].store(true, Ordering::SeqCst);
+    CALLS[slot].load(Ordering::SeqCst)
 }
 
 /// The calling private thread is the deputy of the threads in a slot.
 pub(crate) fn begin_deputy(slot: usize) {
     DEPUTISES.set(slot);
-    // SAFETY: has no conditions.
-    DEPUTIES[slot].store(unsafe { call(libc::SYS_gettid, [0; 6]) } as u32, Ordering::SeqCst);
 }
 
 /// Ends the interrupt of a slot; returns whether there was one.
@@ -197,17 +197,10 @@ pub(crate) fn end_interrupt(slot: usize) -> bool {
 /// Whether the calling thread of the program is in a cancellation point of the C library, and does not ignore requests. The
 /// caller is the handler of a system call; its thread may end here.
 pub(crate) fn is_at_point(slot: usize) -> bool {
-    let mut state = DISABLE;
     system_calls::let_pass(slot, false);
-    // SAFETY: room for the answer. While requests are ignored, the thread does not end; then the state is what it was.
-    let is_asynchronous = unsafe {
-        pthread_setcancelstate(DISABLE, &mut state);
-        let is_asynchronous = has_type();
-        pthread_setcancelstate(state, null_mut());
-        is_asynchronous
-    };
+    let now = state_and_type();
     system_calls::let_pass(slot, true);
-    state == ENABLE && is_asynchronous
+    now == (ENABLE, ASYNCHRONOUS)
 }
 
 /// Interrupts the calling thread itself: its call at node 0 was interrupted there.
@@ -218,14 +211,9 @@ pub(crate) fn interrupt_self(slot: usize) {
 /// Calls a wait that is a cancellation point, with the address of the interrupt, or 0 if the thread ignores requests. The
 /// wait answers EINTR if it was interrupted. Then the thread ends, or this returns that answer.
 pub(crate) fn point(wait: impl FnOnce(usize) -> c_int) -> c_int {
-    let mut state = DISABLE;
-    // SAFETY: these have no conditions but room for the answer. If the thread is to end, nothing of this function is left.
-    unsafe {
-        pthread_testcancel();
-        pthread_setcancelstate(DISABLE, &mut state);
-        pthread_setcancelstate(state, null_mut());
-    }
-    if state != ENABLE {
+    // SAFETY: has no conditions. If the thread is to end, nothing of this function is left.
+    unsafe { pthread_testcancel() };
+    if state_and_type().0 != ENABLE {
         return wait(0);
     }
     let slot = own_slot();
@@ -261,11 +249,14 @@ pub(crate) fn interrupted_at_point(slot: usize) {
 /// The handler of the signal. A thread of the program that runs its own code may end here. In any other case, the signal has
 /// interrupted what the thread waited for, or keeps it from beginning to wait.
 unsafe extern "C-unwind" fn interrupted(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let slot = context::slot();
+    // A signal may come late, when the thread has seen its interrupt already.
+    let is_due = INTERRUPTS.get(slot.unwrap_or_else(|| DEPUTISES.get())).is_some_and(|due| due.load(Ordering::SeqCst));
     // SAFETY: the kernel passes the registers of the interrupted thread.
-    if system_calls::skip_call(unsafe { &mut *context.cast::<libc::ucontext_t>() }) {
+    if is_due && system_calls::skip_call(unsafe { &mut *context.cast::<libc::ucontext_t>() }) {
         return;
     }
-    if context::slot().is_some_and(|slot| start::nodes() == 1 || !system_calls::pass(slot)) && !context::is_bare() {
+    if slot.is_some_and(|slot| start::nodes() == 1 || !system_calls::pass(slot)) && !context::is_bare() {
         end_if_asynchronous();
     }
 }

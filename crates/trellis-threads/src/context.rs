@@ -7,14 +7,16 @@
 //! Promises: [`aside`] calls on private memory, whichever thread calls it, and at once where it is private already. The
 //! two threads never use that memory at the same time: the companion waits with a system call of its own, which touches
 //! neither. The thread pointer is changed first and restored last, so that a signal handler in between counts as private
-//! code and does not use the private stack from its top. The code that is called must not unwind.
+//! code and does not use the private stack from its top. The code that is called must not unwind. While it waits without a
+//! lock, [`back`] calls on the memory of the program.
 
 use std::arch::asm;
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::control::SLOTS;
-use crate::system_calls;
+use crate::{interrupted, system_calls};
 
 /// The private memory of the thread in a slot.
 struct Context {
@@ -25,6 +27,9 @@ struct Context {
     state: AtomicU32,
     /// 1 until the kernel has ended the thread, which sets it to 0.
     alive: AtomicU32,
+    /// While the thread is on its private memory: its own thread pointer, and where its own stack is free.
+    own_thread_pointer: AtomicUsize,
+    own_stack: AtomicUsize,
 }
 
 /// The companion uses its memory itself.
@@ -38,8 +43,15 @@ static CONTEXTS: [Context; SLOTS] = [const {
         thread_pointer: AtomicUsize::new(0),
         state: AtomicU32::new(OWN),
         alive: AtomicU32::new(0),
+        own_thread_pointer: AtomicUsize::new(0),
+        own_stack: AtomicUsize::new(0),
     }
 }; SLOTS];
+
+thread_local! {
+    /// In a companion: the slot of the thread that it accompanies, plus one.
+    static ACCOMPANIED: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The address of the room of the first thread, and the size of all rooms; 0 before the program begins.
 pub(crate) static ROOMS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -106,6 +118,7 @@ pub(crate) fn room_bytes() -> usize {
 pub(crate) fn lend_to(slot: usize, reserve: usize) {
     let here = 0u8;
     let context = &CONTEXTS[slot];
+    ACCOMPANIED.set(slot + 1);
     context.stack.store(((&raw const here) as usize - reserve) & !63, Ordering::Relaxed);
     context.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
     context.alive.store(1, Ordering::Relaxed);
@@ -118,6 +131,12 @@ pub(crate) fn lend_to(slot: usize, reserve: usize) {
     while context.alive.load(Ordering::Acquire) != 0 {
         futex(&context.alive, libc::FUTEX_WAIT, 1);
     }
+}
+
+/// The slot of the calling thread of the program while it is on its private memory.
+pub(crate) fn slot_aside() -> Option<usize> {
+    let slot = ACCOMPANIED.get().checked_sub(1)?;
+    (CONTEXTS[slot].state.load(Ordering::Relaxed) == LENT).then_some(slot)
 }
 
 /// The calling thread of the program waits until its companion has lent it its memory.
@@ -185,7 +204,9 @@ pub(crate) fn wait_while(word: &AtomicU32, value: u32) {
         std::hint::spin_loop();
     }
     while word.load(Ordering::Acquire) == value {
+        interrupted::slept(true);
         futex(word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value);
+        interrupted::slept(false);
     }
 }
 
@@ -221,6 +242,8 @@ fn switched<W: FnOnce() -> T, T>(slot: usize, work: W) -> T {
     let context = &CONTEXTS[slot];
     debug_assert_eq!(context.state.load(Ordering::Relaxed), LENT, "the thread has private memory");
     let stack = context.stack.load(Ordering::Relaxed);
+    let own_stack = context.own_stack.swap(below(stack_pointer()), Ordering::Relaxed);
+    context.own_thread_pointer.store(thread_pointer(), Ordering::Relaxed);
     let passes = system_calls::pass(slot);
     system_calls::let_pass(slot, true);
     // SAFETY: the companion of this thread waits until it has its memory back, so that is unused below what it reserved; it
@@ -232,9 +255,65 @@ fn switched<W: FnOnce() -> T, T>(slot: usize, work: W) -> T {
             run::<W, T> as *const () as usize,
             &raw mut passed as usize,
         );
+        context.own_stack.store(own_stack, Ordering::Relaxed);
         system_calls::let_pass(slot, passes);
+        interrupted::end_aside(slot);
         passed.result.assume_init()
     }
+}
+
+/// The memory below a stack pointer that is left free: for the code that changes the stack, and for a signal that comes
+/// before it has.
+const LEFT_FREE_BYTES: usize = 32 << 10;
+
+/// Where a stack is free whose pointer is here.
+fn below(stack_pointer: usize) -> usize {
+    (stack_pointer - LEFT_FREE_BYTES) & !63
+}
+
+/// The stack pointer of the caller, or a lower address.
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        asm!("mov {}, sp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+    }
+    pointer
+}
+
+/// Calls `work` on the memory of the program, for a thread that is on its private memory and holds no lock. What `work`
+/// does aside uses the private stack below what is used now, or below the place where it was interrupted if the caller is
+/// on another stack.
+pub(crate) fn back<W: FnOnce()>(slot: usize, interrupted: Option<usize>, work: W) {
+    extern "C" fn run<W: FnOnce()>(work: *mut MaybeUninit<W>) {
+        // SAFETY: `back` passes a value that lives until this returns, once.
+        let work = unsafe { (*work).assume_init_read() };
+        work();
+    }
+    /// A thread on its private stack is this far from another place of it at most.
+    const STACK_BYTES_MAX: usize = 1 << 20;
+    let mut work = MaybeUninit::new(work);
+    let (context, now) = (&CONTEXTS[slot], stack_pointer());
+    let lowest = interrupted.filter(|place| place.wrapping_sub(now) >= STACK_BYTES_MAX).unwrap_or(now);
+    let stack = context.stack.swap(below(lowest), Ordering::Relaxed);
+    let own_stack = context.own_stack.load(Ordering::Relaxed);
+    system_calls::let_pass(slot, false);
+    // SAFETY: the thread's own stack is free there, and its own thread pointer is not used while it is aside.
+    unsafe {
+        change(
+            own_stack,
+            context.own_thread_pointer.load(Ordering::Relaxed),
+            run::<W> as *const () as usize,
+            &raw mut work as usize,
+        );
+    }
+    system_calls::let_pass(slot, true);
+    context.own_stack.store(own_stack, Ordering::Relaxed);
+    context.stack.store(stack, Ordering::Relaxed);
 }
 
 /// Calls a function with one argument on another stack, with another thread pointer.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::context;
 use crate::openmp::{Mailbox, Shared as SharedByTeam, WithoutTasks};
 use crate::runtime;
+use crate::state::{Action, Locale};
 
 /// The maximum number of nodes.
 pub(crate) const NODES_MAX: usize = 64;
@@ -56,10 +57,17 @@ pub(crate) struct Control {
     /// answer.
     pub(crate) to_acquire: [AtomicU32; NODES_MAX],
     pub(crate) acquired: u64,
+    /// The nodes that must do what the program set, and the semaphore by which they answer.
+    pub(crate) to_follow: [AtomicU32; NODES_MAX],
+    pub(crate) followed: u64,
+    /// The actions of signals, the locale, and how often the time zone was set.
+    pub(crate) actions: [Action; 65],
+    pub(crate) locale: Locale,
+    pub(crate) time_zone: AtomicUsize,
     /// Signals for each thread that its node has not passed on yet, one bit each.
     pub(crate) signals: [AtomicU64; SLOTS],
-    /// Whether node 0 is to interrupt the system call that it makes for the thread of each slot.
-    pub(crate) interrupts: [AtomicU32; SLOTS],
+    /// The same for the deputies of threads.
+    pub(crate) signals_of_deputies: [AtomicU64; SLOTS],
     pub(crate) keys: [Key; KEYS],
     /// Of OpenMP: what the team shares that spans all nodes, and what nodes say to each other about tasks.
     pub(crate) team: SharedByTeam,

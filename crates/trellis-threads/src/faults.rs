@@ -117,11 +117,10 @@ pub(crate) fn alternate_stack(slot: usize, [new, old, ..]: Arguments) -> isize {
 
 /// rt_sigaction(2) for SIGBUS: this action gets every SIGBUS that is not a fault of the region. `None` if the region no
 /// longer needs the signal, because the process is about to end.
-pub(crate) fn action(new: usize, old: usize) -> Option<isize> {
-    let plain = |action: KernelAction| libc::sigaction::from(action);
+pub(crate) fn action(new: Option<&KernelAction>, old: usize) -> Option<isize> {
+    let new = new.map(|action| libc::sigaction::from(*action));
     // SAFETY: the structures of the program, as the kernel has them.
     unsafe {
-        let new = (new != 0).then(|| plain((new as *const KernelAction).read_unaligned()));
         let mut before = std::mem::zeroed::<libc::sigaction>();
         let new = new.as_ref().map_or(0, |new| std::ptr::from_ref(new) as usize);
         if !runtime::claim_signal(libc::SIGBUS, new, (&raw mut before) as usize) {

@@ -18,6 +18,7 @@
 
 use std::ffi::{c_char, c_int};
 
+mod awaited;
 mod barriers;
 mod cancellation;
 mod conditions;
@@ -25,6 +26,7 @@ mod context;
 mod control;
 mod early;
 mod faults;
+mod interrupted;
 mod keys;
 mod libraries;
 mod mappings;
@@ -37,6 +39,7 @@ mod relaxed;
 mod runtime;
 mod semaphores;
 mod start;
+mod state;
 mod streams;
 mod system_calls;
 mod table;

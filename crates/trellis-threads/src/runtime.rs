@@ -131,6 +131,7 @@ functions! {
     permit: "trellis_threads_permit" = fn(number: u32, home: usize);
     leave_uncounted: "trellis_threads_leave_uncounted" = fn();
     claim_signal: "trellis_threads_claim_signal" = fn(signal: c_int, action: usize, before: usize) -> bool;
+    tell_of_sleeps: "trellis_threads_tell_of_sleeps" = fn(function: extern "C" fn(bool));
     announce: "trellis_threads_announce" = fn(start: usize, bytes: usize, write: bool);
     interrupt: "trellis_threads_interrupt" = fn();
     announce_to: "__trellis_calls_announce_to" = fn(announce: extern "C" fn(usize, usize, bool));

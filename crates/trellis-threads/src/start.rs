@@ -19,7 +19,8 @@ use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
 use crate::{
-    cancellation, early, faults, keys, libraries, memory, openmp, relaxed, streams, system_calls, threads, whole,
+    cancellation, early, faults, interrupted, keys, libraries, memory, openmp, relaxed, streams, system_calls, threads,
+    whole,
 };
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
@@ -133,6 +134,7 @@ pub(crate) unsafe fn start_main(
     system_calls::begin(begin.images, begin.image_count);
     cancellation::begin();
     faults::begin(&begin);
+    runtime::tell_of_sleeps(interrupted::slept);
     libraries::begin(&begin);
     openmp::begin();
     if begin.node != 0 {
@@ -149,7 +151,7 @@ pub(crate) unsafe fn start_main(
     unsafe {
         GIVEN.arguments.store(moved(arguments, |_| true), Ordering::Relaxed);
         environ = moved(environ, |text| !OURS.iter().any(|ours| text.starts_with(ours)));
-        control().environment.store(environ as usize, Ordering::Relaxed);
+        publish_environment(environ);
     }
     for (place, value) in GIVEN.rest.iter().zip(rest) {
         place.store(value, Ordering::Relaxed);
@@ -256,6 +258,47 @@ pub(crate) unsafe fn at_first_node(function: *mut c_void, arguments: [usize; 6])
     unsafe { called(function, arguments) }
 }
 
+/// A call of a function of the C library in a thread of the program at node 0.
+struct CallInThread {
+    function: *mut c_void,
+    arguments: [usize; 3],
+    mask: u64,
+    answer: isize,
+    error: c_int,
+}
+
+/// Calls a function of the C library in a thread of the program at node 0: one whose memory is the program's, such as
+/// streams and texts of the environment.
+///
+/// # Safety
+/// The function takes these arguments, or fewer.
+pub(crate) unsafe fn in_thread_of_first_node(function: *mut c_void, arguments: [usize; 3]) -> isize {
+    let before = trellis_interpose::errno();
+    let mut wanted = CallInThread { function, arguments, mask: signal_mask(), answer: 0, error: 0 };
+    let argument = (&raw mut wanted).cast::<c_void>();
+    if node() == 0 {
+        call_in_thread(argument);
+    } else if let Err(error) = threads::run_at(0, call_in_thread, argument as usize) {
+        runtime::stop(&format!("a function cannot be called at node 0: {}", std::io::Error::from_raw_os_error(error)));
+    }
+    trellis_interpose::set_errno(if wanted.error == 0 { before } else { wanted.error });
+    wanted.answer
+}
+
+extern "C-unwind" fn call_in_thread(wanted: *mut c_void) -> *mut c_void {
+    // SAFETY: what `in_thread_of_first_node` passes, which waits for this.
+    let wanted = unsafe { &mut *wanted.cast::<CallInThread>() };
+    let [a, b, c] = wanted.arguments;
+    set_signal_mask(wanted.mask);
+    trellis_interpose::set_errno(0);
+    // SAFETY: the caller's promise.
+    wanted.answer = unsafe { called(wanted.function, [a, b, c, 0, 0, 0]) };
+    wanted.error = trellis_interpose::errno();
+    // SAFETY: the C library's variable.
+    unsafe { publish_environment(environ) };
+    null_mut()
+}
+
 /// Calls a function of the C library at this node, with memory on which system calls may not wait.
 ///
 /// # Safety
@@ -334,13 +377,17 @@ extern "C-unwind" fn exit_now_there(status: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Called by a thread of the program that has just begun: at other nodes than node 0, it sets the environment of the
-/// program.
-pub(crate) fn begin_thread() {
+/// The environment of this node is that of the program from now on.
+pub(crate) fn follow_environment() {
     if node() != 0 {
         // SAFETY: the C library's variable; the list is in the region.
-        unsafe { environ = control().environment.load(Ordering::Relaxed) as *mut *mut c_char };
+        unsafe { environ = control().environment.load(Ordering::Acquire) as *mut *mut c_char };
     }
+}
+
+/// The environment of node 0, which calls this, is that of the program.
+fn publish_environment(environment: *mut *mut c_char) {
+    control().environment.store(environment as usize, Ordering::Release);
 }
 
 /// The signals that the calling thread blocks.

@@ -21,7 +21,10 @@ use crate::context::{self, aside};
 use crate::control::ROOM_BYTES;
 use crate::control::{INTERRUPTED, INTERRUPTIBLE, SLOTS, record};
 use crate::time::FOREVER;
-use crate::{cancellation, conditions, faults, libraries, memory, processors, runtime, start, threads, whole};
+use crate::{
+    awaited, cancellation, conditions, faults, interrupted, libraries, memory, processors, runtime, start, state,
+    threads, whole,
+};
 
 /// Values of the byte at which the kernel looks (linux/prctl.h).
 const ALLOW: u8 = 0;
@@ -211,6 +214,7 @@ fn handle() {
 }
 
 /// An action in the form of the kernel.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct KernelAction {
     handler: usize,
@@ -219,6 +223,17 @@ pub(crate) struct KernelAction {
     mask: u64,
 }
 const SA_RESTORER: u64 = 0x0400_0000;
+
+impl KernelAction {
+    /// What differs between actions of the program: the handler, the flags and the signals that it blocks.
+    pub(crate) fn words(&self) -> [usize; 3] {
+        [self.handler, self.flags as usize, self.mask as usize]
+    }
+
+    pub(crate) fn of_words([handler, flags, mask]: [usize; 3]) -> KernelAction {
+        KernelAction { handler, flags: flags as u64, restorer: way_back(), mask: mask as u64 }
+    }
+}
 
 impl From<&libc::sigaction> for KernelAction {
     /// The action, with a way back from the handler that lies in this library, whose system calls pass.
@@ -383,11 +398,11 @@ pub(crate) fn skip_call(context: &mut libc::ucontext_t) -> bool {
     false
 }
 
-/// Sends a signal to a thread of this process, if it has not ended.
-pub(crate) fn send_here(thread: u32, signal: c_int) {
+/// Sends a signal to a thread of this process, if it has not ended. The answer is the kernel's.
+pub(crate) fn send_here(thread: u32, signal: c_int) -> isize {
     let process = OWN_PROCESS.load(Ordering::Relaxed) as usize;
     // SAFETY: has no conditions.
-    unsafe { call(libc::SYS_tgkill, [process, thread as usize, signal as usize, 0, 0, 0]) };
+    unsafe { call(libc::SYS_tgkill, [process, thread as usize, signal as usize, 0, 0, 0]) }
 }
 
 /// The address at which threads go on after [`start_child`].
@@ -531,13 +546,18 @@ fn answered_once(slot: usize, mask: &mut u64, number: i64, arguments: Arguments,
             runtime::unsupported(&format!("system call {number} in a thread of node {}", start::node()), way_out)
         }
         Place::Here if number == libc::SYS_rt_sigprocmask => mask_changed(mask, arguments),
-        Place::Here if number == libc::SYS_rt_sigaction => with_way_back(arguments),
+        Place::Here if number == libc::SYS_rt_sigaction => action_changed(arguments),
+        // SAFETY: as the program makes it.
+        Place::Here if number == libc::SYS_rt_sigtimedwait && start::node() != 0 => unsafe {
+            awaited::wait(slot, arguments, is_point)
+        },
+        // SAFETY: the same.
+        Place::Here if number == libc::SYS_rt_sigpending && start::node() != 0 => unsafe {
+            awaited::pending(slot, arguments)
+        },
         // The thread takes node 0's process for its own.
         Place::Here if number == libc::SYS_tgkill && arguments[0] == processors::process() as usize => {
-            let [_, thread, signal, ..] = arguments;
-            let process = OWN_PROCESS.load(Ordering::Relaxed) as usize;
-            // SAFETY: has no conditions.
-            unsafe { call(libc::SYS_tgkill, [process, thread, signal, 0, 0, 0]) }
+            send_here(arguments[1] as u32, arguments[2] as c_int)
         }
         Place::Here if number == libc::SYS_futex && is_shared(arguments[0]) => {
             let [word, operation, value, time, _, bits] = arguments;
@@ -614,12 +634,88 @@ fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize 
 /// The program's handlers of signals, and their flags.
 static HANDLERS: [[AtomicUsize; 2]; 65] = [const { [const { AtomicUsize::new(0) }; 2] }; 65];
 
-/// rt_sigaction(2), but the handler is called by this library, returns through it, and lets the signals of faults and SIGSYS
-/// through.
-fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
+/// rt_sigaction(2): the action counts at every node.
+fn action_changed([signal, action, old, bytes, ..]: Arguments) -> isize {
+    // SAFETY: the program's action, as the kernel has it.
+    let new = (action != 0).then(|| unsafe { (action as *const KernelAction).read_unaligned() });
+    match new {
+        Some(new) if signal < HANDLERS.len() && signal as c_int != libc::SIGSYS && bytes == size_of::<u64>() => {
+            let answer = set_action_of_program(signal, new, old);
+            if answer == 0 {
+                state::action_was_set(signal, &new);
+            }
+            answer
+        }
+        _ => set_action_at_this_node(signal, None, old, bytes),
+    }
+}
+
+/// sigaction(2) on one node.
+///
+/// # Safety
+/// As sigaction(2), which `real` is.
+pub(crate) unsafe fn set_action_of_one_node(
+    real: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
+    signal: c_int,
+    action: *const libc::sigaction,
+    before: *mut libc::sigaction,
+) -> c_int {
+    if signal == libc::SIGSYS || HANDLERS.get(signal as usize).is_none() {
+        // SAFETY: the caller's promise.
+        return unsafe { real(signal, action, before) };
+    }
+    let mut old = KernelAction::of_words([0; 3]);
+    let to = (&raw mut old) as usize;
+    // SAFETY: the caller's structures.
+    let answer = unsafe {
+        match action.as_ref() {
+            Some(action) => set_action_of_program(signal as usize, KernelAction::from(action), to),
+            None => set_action_at_this_node(signal as usize, None, to, size_of::<u64>()),
+        }
+    };
+    if answer < 0 {
+        trellis_interpose::set_errno(-answer as c_int);
+        return -1;
+    }
+    if !before.is_null() {
+        // SAFETY: the caller's place for the answer.
+        unsafe { before.write(old.into()) };
+    }
+    0
+}
+
+/// signal(2) on one node.
+pub(crate) fn set_handler_of_one_node(signal: c_int, handler: usize) -> usize {
+    // SAFETY: an action that is zero but for what is set here.
+    unsafe {
+        let (mut action, mut before) = (std::mem::zeroed::<libc::sigaction>(), std::mem::zeroed::<libc::sigaction>());
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_RESTART;
+        match libc::sigaction(signal, &raw const action, &raw mut before) {
+            0 => before.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+}
+
+/// Sets an action of the program at this node. `old` is the place for the one before, or 0.
+pub(crate) fn set_action_of_program(signal: usize, new: KernelAction, old: usize) -> isize {
     if signal as c_int == libc::SIGBUS
         && faults::are_served_in_thread()
-        && let Some(answer) = faults::action(action, old)
+        && let Some(answer) = faults::action(Some(&new), old)
+    {
+        return answer;
+    }
+    set_action_at_this_node(signal, Some(new), old, size_of::<u64>())
+}
+
+/// rt_sigaction(2), but the handler is called by this library, returns through it, and lets the signals of faults and SIGSYS
+/// through.
+fn set_action_at_this_node(signal: usize, mut changed: Option<KernelAction>, old: usize, bytes: usize) -> isize {
+    if signal as c_int == libc::SIGBUS
+        && changed.is_none()
+        && faults::are_served_in_thread()
+        && let Some(answer) = faults::action(None, old)
     {
         return answer;
     }
@@ -628,9 +724,8 @@ fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
         return unsafe { call(libc::SYS_rt_sigaction, [signal, 0, old, bytes, 0, 0]) };
     };
     let known = [0, 1].map(|index: usize| place[index].load(Ordering::Relaxed));
-    // SAFETY: the program's actions, as the kernel has them.
+    // SAFETY: the program's place for the answer, and an action as the kernel has it.
     unsafe {
-        let mut changed = (action != 0).then(|| (action as *const KernelAction).read_unaligned());
         if let Some(changed) = &mut changed {
             if changed.handler != libc::SIG_DFL && changed.handler != libc::SIG_IGN {
                 place[0].store(changed.handler, Ordering::Relaxed);
@@ -659,15 +754,32 @@ fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
     }
 }
 
-/// Calls the program's handler. Its system calls come to [`trapped`] also if it interrupts one that waits, and from then on
-/// if it leaves by siglongjmp(3).
+/// Calls the program's handler, on the memory of the program. Its system calls come to [`trapped`] also if it interrupts one
+/// that waits, and from then on if it leaves by siglongjmp(3).
 extern "C" fn enter(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let [handler, flags] = [0, 1].map(|index: usize| HANDLERS[signal as usize][index].load(Ordering::Relaxed));
-    let slot = context::slot();
-    let before = slot.map(pass);
-    if let Some(slot) = slot {
-        let_pass(slot, false);
+    // SAFETY: the kernel passes a description and the registers of the interrupted thread.
+    let (is_of_instruction, registers) =
+        unsafe { ((*info).si_code > 0 && OF_INSTRUCTIONS.contains(&signal), &mut *context.cast::<libc::ucontext_t>()) };
+    match (context::slot(), context::slot_aside()) {
+        (Some(slot), _) => {
+            let before = pass(slot);
+            let_pass(slot, false);
+            call_handler(signal, info, context);
+            let_pass(slot, before);
+        }
+        (None, Some(slot)) if !is_of_instruction => {
+            // SAFETY: the same.
+            unsafe { interrupted::handle(slot, signal, info, registers, || call_handler(signal, info, context)) };
+        }
+        _ => call_handler(signal, info, context),
     }
+}
+
+/// Signals that tell of the instruction which the thread is at, unless a thread sent them.
+const OF_INSTRUCTIONS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
+fn call_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let [handler, flags] = [0, 1].map(|index: usize| HANDLERS[signal as usize][index].load(Ordering::Relaxed));
     // SAFETY: the function that the program installed, which has one of these types.
     unsafe {
         if flags & libc::SA_SIGINFO as usize != 0 {
@@ -676,9 +788,6 @@ extern "C" fn enter(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         } else {
             std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal);
         }
-    }
-    if let (Some(slot), Some(before)) = (slot, before) {
-        let_pass(slot, before);
     }
 }
 
@@ -691,7 +800,7 @@ pub(crate) fn call_at_first_node(function: *mut c_void, arguments: Arguments) ->
 }
 
 /// Lets the thread's deputy at node 0 make a system call, which may be interrupted if it is a cancellation point.
-fn at_first_node(slot: usize, number: i64, arguments: Arguments, is_point: bool) -> isize {
+pub(crate) fn at_first_node(slot: usize, number: i64, arguments: Arguments, is_point: bool) -> isize {
     let record = record(slot);
     if is_point {
         // In this order: who asks to cancel the thread looks at what is stored here.
@@ -740,6 +849,7 @@ extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
     start::block_signals();
     runtime::leave_uncounted();
     let slot = slot as usize;
+    awaited::begin_deputy(slot);
     cancellation::begin_deputy(slot);
     let record = record(slot);
     loop {

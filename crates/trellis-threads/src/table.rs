@@ -8,7 +8,7 @@ use trellis_interpose::functions;
 
 use crate::{
     barriers, cancellation, conditions, early, keys, libraries, mappings, memory, mutexes, once, processors, relaxed,
-    runtime, semaphores, start, streams, system_calls, threads,
+    runtime, semaphores, start, state, streams, system_calls, threads,
 };
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -98,7 +98,8 @@ functions! {
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int = with |real| of_program!(real(path, arguments, environment), start::called(real as *mut c_void, [path as usize, arguments as usize, environment as usize, 0, 0, 0]) as c_int);
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int = with |real| of_program!(real(path, arguments), start::called(real as *mut c_void, [path as usize, arguments as usize, 0, 0, 0, 0]) as c_int);
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int = with |real| of_program!(real(file, arguments), start::called(real as *mut c_void, [file as usize, arguments as usize, 0, 0, 0, 0]) as c_int);
-    fn popen(command: *const c_char, how: *const c_char) -> *mut libc::FILE = with |real| of_program!(real(command, how), start::called(real as *mut c_void, [command as usize, how as usize, 0, 0, 0, 0]) as *mut libc::FILE);
+    fn popen(command: *const c_char, how: *const c_char) -> *mut libc::FILE = with |real| of_program!(real(command, how), start::in_thread_of_first_node(real as *mut c_void, [command as usize, how as usize, 0]) as *mut libc::FILE);
+    fn pclose(stream: *mut libc::FILE) -> c_int = with |real| of_program!(real(stream), start::in_thread_of_first_node(real as *mut c_void, [stream as usize, 0, 0]) as c_int);
     fn posix_spawn(process: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, path, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, path as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]) as c_int);
     fn posix_spawnp(process: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, file, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, file as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]) as c_int);
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 = with |real| {
@@ -114,6 +115,9 @@ functions! {
         // SAFETY: as the program calls it.
         unsafe { real(number, a, b, c, d, e, f) }
     };
+    // On one node, system calls go to the kernel as they are.
+    fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int = with |real| of_program_if!(start::nodes() == 1, real(signal, action, before), system_calls::set_action_of_one_node(real, signal, action, before));
+    fn signal(signal: c_int, handler: usize) -> usize = with |real| of_program_if!(start::nodes() == 1, real(signal, handler), system_calls::set_handler_of_one_node(signal, handler));
     fn getpid() -> c_int = with |real| of_program!(real(), processors::process());
     fn sysconf(name: c_int) -> c_long = with |real| {
         if processors::is_count(name) && crate::context::is_of_program() {
@@ -157,7 +161,16 @@ functions! {
     fn lrand48() -> c_long = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_long);
     fn mrand48() -> c_long = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_long);
     fn srand48(seed: c_long) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
+    fn drand48() -> f64 = with |real| of_program!(real(), f64::from_bits(start::at_first_node(state::drand48_bits as *mut c_void, [0; 6]) as u64));
     fn strtok(text: *mut c_char, delimiters: *const c_char) -> *mut c_char = with |real| of_program!(real(text, delimiters), start::at_first_node(real as *mut c_void, [text as usize, delimiters as usize, 0, 0, 0, 0]) as *mut c_char);
+
+    // State that every node has: the environment, the locale, and the time zone.
+    fn setenv(name: *const c_char, value: *const c_char, overwrites: c_int) -> c_int = with |real| of_program!(real(name, value, overwrites), state::change_environment(real as *mut c_void, [name as usize, value as usize, overwrites as usize]));
+    fn unsetenv(name: *const c_char) -> c_int = with |real| of_program!(real(name), state::change_environment(real as *mut c_void, [name as usize, 0, 0]));
+    fn putenv(text: *mut c_char) -> c_int = with |real| of_program!(real(text), state::change_environment(real as *mut c_void, [text as usize, 0, 0]));
+    fn clearenv() -> c_int = with |real| of_program!(real(), state::change_environment(real as *mut c_void, [0; 3]));
+    fn setlocale(category: c_int, name: *const c_char) -> *mut c_char = with |real| of_program!(real(category, name), state::set_locale(real, category, name));
+    fn tzset() -> () = with |real| of_program!(real(), state::set_time_zone(real));
 
     // The user. The C library changes it for all threads of the process, including those of Trellis.
     fn setuid(user: c_uint) -> c_int = with |real| of_program!(real(user), runtime::unsupported("setuid", USER_WAY_OUT));

@@ -18,7 +18,10 @@ use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
 use crate::time::{FOREVER, NOW, until as until_time};
-use crate::{cancellation, early, keys, mutexes, openmp, relaxed, runtime, semaphores, start, streams, system_calls};
+use crate::{
+    awaited, cancellation, early, keys, mutexes, openmp, relaxed, runtime, semaphores, start, state, streams,
+    system_calls,
+};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -314,9 +317,10 @@ pub(crate) fn serve() {
         let control = control();
         if start::node() == 0 {
             system_calls::make_deputies();
-            cancellation::interrupt_calls();
+            awaited::pass_on_to_deputies();
         }
         relaxed::acquire_for_others();
+        state::follow_others();
         for slot in 0..SLOTS {
             // The order matters, because a slot that is taken again gets its node before its state.
             let is_starting = control.states[slot].load(Ordering::Acquire) == STARTING;
@@ -325,6 +329,7 @@ pub(crate) fn serve() {
             }
             if is_starting && claim(slot) {
                 relaxed::acquire_from_maker();
+                state::follow();
                 begin(slot);
             }
             if control.signals[slot].load(Ordering::Acquire) != 0 {
@@ -364,17 +369,21 @@ fn pass_on(slot: usize, signals: u64) {
 
 /// Sends a signal to a thread of this node; returns the number of the error.
 fn send(slot: usize, signal: c_int) -> c_int {
-    match control().states[slot].load(Ordering::Acquire) {
-        RUNNING if signal == cancellation::SIGNAL => {
-            cancellation::interrupt(slot);
-            0
-        }
-        RUNNING => {
-            let kill = real!(pthread_kill as unsafe extern "C" fn(usize, c_int) -> c_int);
-            // SAFETY: the handle of a thread that nobody has joined.
-            unsafe { kill(record(slot).handle.load(Ordering::Acquire), signal) }
-        }
-        _ => libc::ESRCH,
+    if control().states[slot].load(Ordering::Acquire) != RUNNING {
+        return libc::ESRCH;
+    }
+    if signal == cancellation::SIGNAL {
+        cancellation::interrupt(slot);
+        return 0;
+    }
+    if context::slot() == Some(slot) {
+        let kill = real!(pthread_kill as unsafe extern "C" fn(usize, c_int) -> c_int);
+        // SAFETY: the handle of the calling thread.
+        return unsafe { kill(record(slot).handle.load(Ordering::Acquire), signal) };
+    }
+    match number_of(slot).load(Ordering::Acquire) {
+        0 => 0,
+        number => awaited::send_to(slot, number, signal),
     }
 }
 
@@ -383,10 +392,8 @@ pub(crate) fn send_anywhere(slot: usize, node: usize, signal: c_int) -> c_int {
     if node == start::node() {
         return send(slot, signal);
     }
-    if signal != 0 {
-        control().signals[slot].fetch_or(1 << (signal - 1), Ordering::AcqRel);
-        runtime::order(node);
-    }
+    control().signals[slot].fetch_or(1 << (signal - 1), Ordering::AcqRel);
+    runtime::order(node);
     0
 }
 
@@ -399,6 +406,9 @@ pub(crate) fn kill(thread: usize, signal: c_int) -> c_int {
     }
     if control.states[slot].load(Ordering::Acquire) != RUNNING {
         return libc::ESRCH;
+    }
+    if signal == 0 {
+        return 0;
     }
     send_anywhere(slot, control.nodes[slot].load(Ordering::Relaxed) as usize, signal)
 }
@@ -534,7 +544,6 @@ extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     keys::begin_thread();
     cancellation::begin_thread();
     system_calls::begin_thread();
-    start::begin_thread();
     streams::begin_thread();
     openmp::begin_thread();
     let (function, argument) = (record.function.load(Ordering::Relaxed), record.argument.load(Ordering::Relaxed));

@@ -255,6 +255,12 @@ pub extern "C" fn trellis_threads_leave_uncounted() {
     Cluster::leave_thread_uncounted();
 }
 
+/// Calls a function before and after a thread sleeps in a wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_tell_of_sleeps(function: extern "C" fn(bool)) {
+    Cluster::tell_of_sleeps(function);
+}
+
 /// rt_sigaction(2) for a signal with which faults arrive: the action gets what is no fault of the region. False if the region
 /// does not need the signal.
 #[unsafe(no_mangle)]

@@ -59,7 +59,7 @@ pub(crate) use ordered::{Ordered, Rank, lock};
 pub(crate) use progress::start_service;
 pub(crate) use recorder::Recorder;
 pub(crate) use synchronisation::{Guarding, RESERVED_FIRST, Timeout, interruptible};
-pub(crate) use waiters::Ticket;
+pub(crate) use waiters::{Ticket, tell_of_sleeps};
 
 use elastic::Elastic;
 use pages::Shard;

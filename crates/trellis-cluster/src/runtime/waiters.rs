@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -270,6 +270,24 @@ impl Waiters {
     }
 }
 
+/// A function that is called when a thread is about to sleep in a wait (true), and when it has slept (false).
+pub(crate) type ToldOfSleeps = extern "C" fn(bool);
+
+static TOLD_OF_SLEEPS: OnceLock<ToldOfSleeps> = OnceLock::new();
+
+/// Tells this function of sleeps from now on. A thread that sleeps holds no lock, so a handler of a signal may wait, too.
+pub(crate) fn tell_of_sleeps(function: ToldOfSleeps) {
+    TOLD_OF_SLEEPS.get_or_init(|| function);
+}
+
+fn told<T>(sleep: impl FnOnce() -> T) -> T {
+    let Some(tell) = TOLD_OF_SLEEPS.get() else { return sleep() };
+    tell(true);
+    let slept = sleep();
+    tell(false);
+    slept
+}
+
 impl Ticket<'_> {
     /// The number by which this use of the slot is signalled.
     pub(crate) fn name(&self) -> u32 {
@@ -321,7 +339,7 @@ impl Ticket<'_> {
         if slot.change(ROUSED, WAITING) || !slot.change(WAITING, SLEEPING) {
             return;
         }
-        futex_wait(&slot.word, self.word(SLEEPING), timeout);
+        told(|| futex_wait(&slot.word, self.word(SLEEPING), timeout));
         slot.change(SLEEPING, WAITING);
     }
 
@@ -337,7 +355,7 @@ impl Ticket<'_> {
         let mut both = [awaited(link), awaited(wake)];
         let mut timeout = timespec(timeout);
         // SAFETY: the system call writes to the array of two and to the time-out, which both live during the call.
-        unsafe {
+        told(|| unsafe {
             libc::syscall(
                 libc::SYS_ppoll,
                 both.as_mut_ptr(),
@@ -346,7 +364,7 @@ impl Ticket<'_> {
                 std::ptr::null::<libc::sigset_t>(),
                 0,
             )
-        };
+        });
         if both[1].revents != 0 {
             // The number of calls means nothing.
             let _ = rustix::io::read(&self.waiters.wake, &mut [0; 8]);
