@@ -203,7 +203,6 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "threads")) of_threads();
     if (!strcmp(which, "environment")) of_environment();
     if (!strcmp(which, "exit")) of_exit();
-    if (!strcmp(which, "cancel")) begin_regions(&(long){0});
     if (!strcmp(which, "pipeline")) of_pipeline();
     if (!strcmp(which, "locked tasks")) of_locked_tasks();
     if (!strcmp(which, "untied tasks")) of_untied_tasks();

@@ -6,9 +6,10 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
+use super::cancel;
 use super::doacross::{self, Dimension, Marks};
 use super::locks;
-use super::sharing::{Kind, Loop, iterations};
+use super::sharing::{Kind, Loop, iterations, task_part};
 use super::tasks::{self, Dependence, TaskWork};
 use super::team::{self, Work};
 use super::{Thread, WAY_OUT, this_thread};
@@ -27,6 +28,7 @@ const IF: c_uint = 1 << 10;
 const NO_GROUP: c_uint = 1 << 11;
 const REDUCTION: c_uint = 1 << 12;
 const DETACH: c_uint = 1 << 13;
+const STRICT: c_uint = 1 << 14;
 /// The bits with the maximum number of threads of a region. The rest of the word says where they run.
 const THREADS_MASK: c_uint = 0xffff_ffff;
 
@@ -417,24 +419,24 @@ exports! {
         locks::unlock(locks::name(&locks::ATOMIC));
     }
 
-    // Cancellation, which OpenMP ignores unless `OMP_CANCELLATION` is set.
-    fn GOMP_cancel(_which: c_int, _does: bool) -> bool {
-        false
+    // Cancellation.
+    fn GOMP_cancel(which: c_int, does: bool) -> bool {
+        match does {
+            true => cancel::cancel(this_thread(), what(which)),
+            false => cancel::is_cancelled(this_thread(), what(which)),
+        }
     }
-    fn GOMP_cancellation_point(_which: c_int) -> bool {
-        false
+    fn GOMP_cancellation_point(which: c_int) -> bool {
+        cancel::is_cancelled(this_thread(), what(which))
     }
     fn GOMP_barrier_cancel() -> bool {
-        team::barrier();
-        false
+        cancel::barrier(this_thread())
     }
     fn GOMP_loop_end_cancel() -> bool {
-        team::barrier();
-        false
+        cancel::barrier(this_thread())
     }
     fn GOMP_sections_end_cancel() -> bool {
-        team::barrier();
-        false
+        cancel::barrier(this_thread())
     }
 
     // Tasks.
@@ -485,6 +487,17 @@ exports! {
     }
     fn GOMP_free(block: *mut c_void, _allocator: usize) {
         libc::free(block);
+    }
+}
+
+/// What the compiler's number says is cancelled.
+fn what(which: c_int) -> cancel::What {
+    const REGION: c_int = 1;
+    const TASKS: c_int = 8;
+    match which {
+        REGION => cancel::What::Region,
+        TASKS => cancel::What::Tasks,
+        _ => cancel::What::Sharing,
     }
 }
 
@@ -639,7 +652,9 @@ impl New {
             return;
         }
         let thread = this_thread();
+        let strict_size = if flags & STRICT != 0 && flags & GRAIN_SIZE != 0 { tasks.max(1) } else { 0 };
         let parts = match (flags & GRAIN_SIZE != 0, tasks) {
+            (true, _) if strict_size > 0 => count.div_ceil(strict_size),
             (true, size) => (count / size.max(1)).max(1),
             (false, 0) => u64::from(thread.team_size()).min(count),
             (false, tasks) => tasks.min(count),
@@ -649,7 +664,7 @@ impl New {
             tasks::begin_group(thread);
         }
         for number in 0..parts {
-            let (low, high) = super::sharing::part(count, parts, number);
+            let (low, high) = task_part(count, parts, number, strict_size);
             let change = |data: *mut c_void| {
                 // SAFETY: the task's own copy of the data.
                 unsafe {

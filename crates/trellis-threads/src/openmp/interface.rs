@@ -45,7 +45,8 @@ macro_rules! of_number {
                 $answer
             }
             fn $fortran8(at: *const i64) $(-> $result)? {
-                let ($thread, $number): (&Thread, c_int) = (this_thread(), *at as c_int);
+                let ($thread, $number): (&Thread, c_int) =
+                    (this_thread(), (*at).clamp(c_int::MIN.into(), c_int::MAX.into()) as c_int);
                 $answer
             }
         )* }
@@ -81,7 +82,7 @@ asks! {
     omp_get_active_level omp_get_active_level_ -> c_int = |thread| thread.team().map_or(0, |team| team.active_level) as c_int;
     omp_in_explicit_task omp_in_explicit_task_ -> c_int = |thread| tasks::is_in_task(thread).into();
     omp_in_final omp_in_final_ -> c_int = |thread| tasks::is_in_final(thread).into();
-    omp_get_cancellation omp_get_cancellation_ -> c_int = |_thread| 0;
+    omp_get_cancellation omp_get_cancellation_ -> c_int = |thread| thread.settings().cancels.into();
     omp_get_proc_bind omp_get_proc_bind_ -> c_int = |_thread| 0;
     omp_get_num_places omp_get_num_places_ -> c_int = |_thread| 0;
     omp_get_place_num omp_get_place_num_ -> c_int = |_thread| -1;

@@ -7,9 +7,10 @@
 use std::ffi::{c_int, c_void};
 
 use super::arguments::{fork, invoke};
+use super::cancel;
 use super::doacross::{self, Dimension, Marks};
 use super::locks;
-use super::sharing::{Kind, Loop, iterations, own_part, part};
+use super::sharing::{Kind, Loop, iterations, own_part, task_part};
 use super::tasks::{self, Dependence, TaskWork};
 use super::team;
 use super::{Thread, WAY_OUT, this_thread};
@@ -87,6 +88,17 @@ struct KmpDependence {
 }
 const ONLY_READS: u8 = 1;
 const ALL_MEMORY: u8 = 0x80;
+
+/// What the compiler's number says is cancelled.
+fn what(kind: c_int) -> cancel::What {
+    const REGION: c_int = 1;
+    const TASKS: c_int = 4;
+    match kind {
+        REGION => cancel::What::Region,
+        TASKS => cancel::What::Tasks,
+        _ => cancel::What::Sharing,
+    }
+}
 
 /// A schedule of the compiler, and whether it is ordered.
 fn kind_of(schedule: c_int) -> (c_int, bool) {
@@ -245,6 +257,8 @@ struct TaskLoop {
     /// The meaning of `size`: none, a number of iterations, or a number of tasks.
     kind: c_int,
     size: u64,
+    /// Whether each task but the last one has exactly as many iterations.
+    is_strict: bool,
     duplicate: Duplicate,
 }
 
@@ -257,8 +271,10 @@ impl TaskLoop {
         let (first, last) = unsafe { (i128::from(*self.low as i64), i128::from(*self.high as i64)) };
         let increment = i128::from(self.increment);
         let count = iterations(first, last + increment.signum(), increment);
+        let strict_size = if self.is_strict && self.kind == OF_ITERATIONS { self.size.max(1) } else { 0 };
         let parts = match self.kind {
             _ if count == 0 => 0,
+            OF_ITERATIONS if strict_size > 0 => count.div_ceil(strict_size),
             OF_ITERATIONS => (count / self.size.max(1)).max(1),
             OF_TASKS => self.size.clamp(1, count),
             _ => (u64::from(thread.team_size()) * 10).min(count),
@@ -267,7 +283,7 @@ impl TaskLoop {
             tasks::begin_group(thread);
         }
         for number in 0..parts {
-            let (low, high) = part(count, parts, number);
+            let (low, high) = task_part(count, parts, number, strict_size);
             // SAFETY: the pattern and its copy have the same layout.
             unsafe {
                 let copy = self.copy();
@@ -470,15 +486,15 @@ exports! {
     fn __kmpc_barrier(_place: usize, _thread: c_int) {
         team::barrier();
     }
+    // A thread that leaves a cancelled region comes here, too, and then to the end of the region.
     fn __kmpc_cancel_barrier(_place: usize, _thread: c_int) -> c_int {
-        team::barrier();
-        0
+        cancel::barrier(this_thread()).into()
     }
-    fn __kmpc_cancel(_place: usize, _thread: c_int, _kind: c_int) -> c_int {
-        0
+    fn __kmpc_cancel(_place: usize, _thread: c_int, kind: c_int) -> c_int {
+        cancel::cancel(this_thread(), what(kind)).into()
     }
-    fn __kmpc_cancellationpoint(_place: usize, _thread: c_int, _kind: c_int) -> c_int {
-        0
+    fn __kmpc_cancellationpoint(_place: usize, _thread: c_int, kind: c_int) -> c_int {
+        cancel::is_cancelled(this_thread(), what(kind)).into()
     }
     fn __kmpc_barrier_master(_place: usize, _thread: c_int) -> c_int {
         team::barrier();
@@ -640,11 +656,11 @@ exports! {
     }
     fn __kmpc_taskloop(_place: usize, _thread: c_int, pattern: *mut KmpTask, is_deferred: c_int, low: *mut u64, high: *mut u64, increment: i64, no_group: c_int, kind: c_int, size: u64, duplicate: Duplicate) {
         let (is_deferred, in_group) = (is_deferred != 0, no_group == 0);
-        TaskLoop { pattern, is_deferred, low, high, increment, in_group, kind, size, duplicate }.make();
+        TaskLoop { pattern, is_deferred, low, high, increment, in_group, kind, size, is_strict: false, duplicate }.make();
     }
-    fn __kmpc_taskloop_5(_place: usize, _thread: c_int, pattern: *mut KmpTask, is_deferred: c_int, low: *mut u64, high: *mut u64, increment: i64, no_group: c_int, kind: c_int, size: u64, _modifier: c_int, duplicate: Duplicate) {
-        let (is_deferred, in_group) = (is_deferred != 0, no_group == 0);
-        TaskLoop { pattern, is_deferred, low, high, increment, in_group, kind, size, duplicate }.make();
+    fn __kmpc_taskloop_5(_place: usize, _thread: c_int, pattern: *mut KmpTask, is_deferred: c_int, low: *mut u64, high: *mut u64, increment: i64, no_group: c_int, kind: c_int, size: u64, modifier: c_int, duplicate: Duplicate) {
+        let (is_deferred, in_group, is_strict) = (is_deferred != 0, no_group == 0, modifier != 0);
+        TaskLoop { pattern, is_deferred, low, high, increment, in_group, kind, size, is_strict, duplicate }.make();
     }
 
     // Memory.

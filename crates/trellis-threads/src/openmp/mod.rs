@@ -7,6 +7,7 @@
 //! - `team`: how a parallel region begins and ends, and barriers.
 //! - `sharing`: loops, sections and `single`: which thread does what.
 //! - `doacross`: loops whose iterations wait for each other.
+//! - `cancel`: regions, loops and groups of tasks that a thread gives up.
 //! - `tasks`: tasks; `pool`: those of a node, and how nodes without work get some.
 //! - `settings`: what the variables `OMP_…` and functions like `omp_set_num_threads` set.
 //! - `gcc`, `llvm`, `interface`: the functions, which only translate; `arguments` for those of LLVM whose number of arguments
@@ -51,6 +52,7 @@ macro_rules! unsupported {
 }
 
 mod arguments;
+mod cancel;
 mod doacross;
 mod gcc;
 mod interface;
@@ -90,6 +92,8 @@ struct Thread {
     /// The number of work-sharing constructs of the team that it has met, and of ordered loops among these.
     constructs: Cell<u32>,
     ordered_loops: Cell<u32>,
+    /// The number of barriers of the team to which it has come.
+    barriers: Cell<u32>,
     /// The loop or the sections in which it takes part.
     sharing: Cell<Loop>,
     /// The loops with `ordered` and a number that it is in, and memory that its team shares for a loop.
@@ -117,6 +121,7 @@ static THREADS: [Thread; SLOTS] = [const {
         task: Cell::new(null_mut()),
         constructs: Cell::new(0),
         ordered_loops: Cell::new(0),
+        barriers: Cell::new(0),
         sharing: Cell::new(Loop::NONE),
         doacross: Cell::new(null_mut()),
         shared_memory: Cell::new(null_mut()),
@@ -162,6 +167,7 @@ struct Place {
     task: *mut Task,
     constructs: u32,
     ordered_loops: u32,
+    barriers: u32,
     sharing: Loop,
     doacross: *mut doacross::Doacross,
     shared_memory: *mut c_void,
@@ -175,6 +181,7 @@ impl Place {
         task: null_mut(),
         constructs: 0,
         ordered_loops: 0,
+        barriers: 0,
         sharing: Loop::NONE,
         doacross: null_mut(),
         shared_memory: null_mut(),
@@ -191,6 +198,7 @@ impl Thread {
             task: self.task.replace(place.task),
             constructs: self.constructs.replace(place.constructs),
             ordered_loops: self.ordered_loops.replace(place.ordered_loops),
+            barriers: self.barriers.replace(place.barriers),
             sharing: self.sharing.replace(place.sharing),
             doacross: self.doacross.replace(place.doacross),
             shared_memory: self.shared_memory.replace(place.shared_memory),

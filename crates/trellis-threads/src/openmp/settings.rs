@@ -22,6 +22,8 @@ pub(super) struct Settings {
     /// The greatest number of nested regions with several threads.
     pub(super) active_levels_max: u32,
     pub(super) is_dynamic: bool,
+    /// Whether constructs can be cancelled.
+    pub(super) cancels: bool,
     /// The schedule that `schedule(runtime)` stands for.
     pub(super) schedule: Kind,
     pub(super) batch: u32,
@@ -34,6 +36,7 @@ impl Settings {
         thread_limit: 0,
         active_levels_max: 1,
         is_dynamic: false,
+        cancels: false,
         schedule: Kind::Dynamic,
         batch: 1,
     };
@@ -47,9 +50,6 @@ impl Settings {
         let text = |name: &str| std::env::var(name).ok();
         let number = |name: &str| text(name).and_then(|value| value.trim().parse::<u32>().ok());
         let is_true = |name: &str| text(name).is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
-        if is_true("OMP_CANCELLATION") {
-            crate::runtime::unsupported("OMP_CANCELLATION=true", super::WAY_OUT);
-        }
         let processors = processors::count() as u32;
         let thread_limit = number("OMP_THREAD_LIMIT").filter(|limit| *limit > 0);
         let mut settings = Settings { thread_limit: thread_limit.unwrap_or(SLOTS as u32), ..Settings::UNKNOWN };
@@ -59,6 +59,7 @@ impl Settings {
         settings.active_levels_max =
             number("OMP_MAX_ACTIVE_LEVELS").unwrap_or(if is_nested { LEVELS_MAX } else { 1 }).min(LEVELS_MAX);
         settings.is_dynamic = is_true("OMP_DYNAMIC");
+        settings.cancels = is_true("OMP_CANCELLATION");
         if let Some((kind, batch)) = text("OMP_SCHEDULE").and_then(|schedule| schedule_of(&schedule)) {
             (settings.schedule, settings.batch) = (kind, batch);
         }

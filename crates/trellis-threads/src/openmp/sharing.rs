@@ -56,6 +56,8 @@ pub(super) struct Loop {
     /// The iterations that it does now.
     low: u64,
     high: u64,
+    /// Whether it got nothing when it requested more.
+    is_over: bool,
 }
 
 impl Loop {
@@ -72,6 +74,7 @@ impl Loop {
         batches: 0,
         low: 0,
         high: 0,
+        is_over: false,
     };
 
     /// A loop of `count` iterations.
@@ -142,6 +145,14 @@ pub(super) fn part(count: u64, size: u64, number: u64) -> (u64, u64) {
     let (each, more) = (count / size, count % size);
     let low = each * number + number.min(more);
     (low, low + each + u64::from(number < more))
+}
+
+/// The part of a loop that one of its tasks does. All but the last one have `strict_size` iterations, unless it is 0.
+pub(super) fn task_part(count: u64, tasks: u64, number: u64, strict_size: u64) -> (u64, u64) {
+    match strict_size {
+        0 => part(count, tasks, number),
+        size => (number * size, (number + 1).saturating_mul(size).min(count)),
+    }
 }
 
 /// The state of a construct at one node, until all threads of the node have left it.
@@ -259,6 +270,7 @@ impl Thread {
         }
         let next = self.chosen(&mut sharing);
         (sharing.low, sharing.high) = next.unwrap_or((0, 0));
+        sharing.is_over = next.is_none();
         self.sharing.set(sharing);
         next
     }
@@ -290,6 +302,24 @@ impl Thread {
                 (low < sharing.count).then(|| (low, low.saturating_add(size).min(sharing.count)))
             }
         }
+    }
+
+    /// This thread requests no more of the loop in which it takes part: what its node has is given up.
+    pub(super) fn give_up_loop(&self) {
+        let mut sharing = self.sharing.get();
+        let Some(team) = self.team().filter(|team| team.size > 1) else { return };
+        if sharing.is_over || sharing.kind == Kind::Static {
+            return;
+        }
+        team.at_construct(sharing.construct, |construct| {
+            construct.low = construct.high;
+            while !construct.is_over && construct.claim(&sharing, team) {
+                construct.low = construct.high;
+            }
+            ((), true)
+        });
+        sharing.is_over = true;
+        self.sharing.set(sharing);
     }
 
     /// Whether this thread is the one that does a `single` region.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::pool::{self, Waited};
 use super::settings::Settings;
 use super::team::Team;
-use super::{Thread, llvm, locks, this_thread};
+use super::{Thread, cancel, llvm, locks, this_thread};
 use crate::context::aside;
 use crate::{relaxed, runtime, start};
 
@@ -88,6 +88,8 @@ pub(super) struct Group {
     node: u32,
     unfinished: AtomicU32,
     is_helped: AtomicBool,
+    /// Whether its tasks that have not begun are given up.
+    is_cancelled: AtomicBool,
 }
 
 /// The last tasks of one parent that use an address.
@@ -290,7 +292,7 @@ fn do_task(thread: &Thread, task: *mut Task) {
     // SAFETY: a task that nobody else does.
     let (work, settings) = unsafe { ((*task).work, (*task).settings) };
     let before = (thread.task.replace(task), thread.settings.replace(settings));
-    loop {
+    while !cancel::is_cancelled(thread, cancel::What::Tasks) {
         match work {
             TaskWork::Implicit => {}
             TaskWork::Gcc { function, alignment } => {
@@ -532,9 +534,27 @@ pub(super) fn begin_group(thread: &Thread) {
             node: start::node() as u32,
             unfinished: AtomicU32::new(0),
             is_helped: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
         };
         task.group = Box::into_raw(Box::new(group));
     }
+}
+
+/// Gives up the group of the task that runs.
+pub(super) fn cancel_group(thread: &Thread) {
+    if let Some(group) = group_of(thread) {
+        group.is_cancelled.store(true, Ordering::SeqCst);
+    }
+}
+
+pub(super) fn is_group_cancelled(thread: &Thread) -> bool {
+    group_of(thread).is_some_and(|group| group.is_cancelled.load(Ordering::SeqCst))
+}
+
+/// The group to which the task that runs belongs.
+fn group_of<'a>(thread: &Thread) -> Option<&'a Group> {
+    // SAFETY: the task that runs, whose group is kept as long as it is.
+    unsafe { thread.task.get().as_ref().and_then(|task| task.group.as_ref()) }
 }
 
 /// Waits for the group that was begun last.

@@ -21,7 +21,7 @@ use super::pool::Pool;
 use super::settings::{LEVELS_MAX, Settings};
 use super::sharing::{Construct, Loop};
 use super::tasks;
-use super::{Place, Thread, arguments, doacross, this_thread};
+use super::{Place, Thread, arguments, cancel, doacross, this_thread};
 use crate::context::{self, aside};
 use crate::control::{NODES_MAX, SLOTS, control};
 use crate::time::FOREVER;
@@ -77,11 +77,34 @@ pub(crate) struct Shared {
     pub(super) turn: AtomicU64,
     /// The source of `copyprivate`.
     pub(super) copied: AtomicUsize,
+    /// Whether the region was cancelled; the barrier at the end of the loop or the sections that were; and the last barrier to
+    /// which a thread came inside of the region.
+    pub(super) region_cancelled: AtomicU32,
+    pub(super) sharing_cancelled: AtomicU32,
+    pub(super) last_inside: AtomicU32,
 }
 
 impl Shared {
     const fn new() -> Shared {
-        Shared { turn: AtomicU64::new(0), copied: AtomicUsize::new(0) }
+        Shared {
+            turn: AtomicU64::new(0),
+            copied: AtomicUsize::new(0),
+            region_cancelled: AtomicU32::new(0),
+            sharing_cancelled: AtomicU32::new(0),
+            last_inside: AtomicU32::new(0),
+        }
+    }
+
+    /// Prepares for the next region. Most regions change none of these words, and their page stays where it is.
+    fn begin(&self) {
+        if self.turn.load(Ordering::Acquire) != 0 {
+            self.turn.store(0, Ordering::Release);
+        }
+        for word in [&self.region_cancelled, &self.sharing_cancelled, &self.last_inside] {
+            if word.load(Ordering::Acquire) != 0 {
+                word.store(0, Ordering::Release);
+            }
+        }
     }
 }
 
@@ -197,11 +220,18 @@ pub(super) fn wait_until(is_so: impl Fn() -> bool) {
 /// The calling thread waits until all threads of its team have come, and all tasks of the team are done.
 pub(super) fn barrier() {
     let thread = this_thread();
-    match thread.team().filter(|team| team.size > 1) {
-        // The tasks of a team of one thread are done when they are made.
-        None => {}
-        Some(team) if tasks::are_used() => tasks::barrier(thread, team),
-        Some(team) => team.meet(),
+    // The tasks of a team of one thread are done when they are made.
+    if let Some(team) = thread.team().filter(|team| team.size > 1) {
+        cancel::come_to_barrier(thread);
+        meet_all(thread, team);
+    }
+}
+
+/// The same, for a thread that has counted the barrier.
+pub(super) fn meet_all(thread: &Thread, team: &Team) {
+    match tasks::are_used() {
+        true => tasks::barrier(thread, team),
+        false => team.meet(),
     }
 }
 
@@ -290,7 +320,9 @@ fn take_part(region: &Region, team: *const Team, number: u32) -> *mut c_void {
         thread.begin_loop(first);
     }
     run(region.work);
-    if tasks::are_used() {
+    if region.settings.cancels {
+        cancel::end_region(thread);
+    } else if tasks::are_used() {
         barrier();
     }
     let here = thread.enter(before);
@@ -445,9 +477,7 @@ fn span(region: &Region) {
     let region = DESCRIPTIONS.lock().unwrap_or_else(PoisonError::into_inner).keep(region);
     // SAFETY: kept until the region is over.
     let region = unsafe { &*region };
-    if control().team.turn.load(Ordering::Acquire) != 0 {
-        control().team.turn.store(0, Ordering::Release);
-    }
+    control().team.begin();
     if others > 0 {
         runtime::meet(std::ptr::from_ref(region) as u64);
     }
