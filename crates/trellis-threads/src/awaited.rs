@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::context::aside;
 use crate::control::{SLOTS, control};
 use crate::faults::UNBLOCKED;
-use crate::system_calls::{self, Arguments, call};
-use crate::{cancellation, runtime, start};
+use crate::kernel::{Arguments, call};
+use crate::{cancellation, runtime, start, system_calls};
 
 /// The signals for which the deputy of each thread of this node waits.
 static AWAITED: [Mutex<u64>; SLOTS] = [const { Mutex::new(0) }; SLOTS];

@@ -18,7 +18,7 @@ use crate::context::{self, own_slot};
 use crate::control::{FREE, RUNNING, SLOTS, control, record};
 use crate::system_calls;
 use crate::table::reals;
-use crate::{awaited, early, runtime, start, threads};
+use crate::{actions, awaited, early, kernel, runtime, start, threads};
 
 /// The signal that the C library keeps for this.
 pub(crate) const SIGNAL: c_int = 32;
@@ -93,12 +93,12 @@ pub(crate) fn begin() {
     if BITS.load(Ordering::Relaxed) == 0 {
         runtime::stop("this C library cancels threads in a way that is not known; glibc 2.34 and later are");
     }
-    let mut action = system_calls::action_of(SIGNAL);
+    let mut action = actions::action_of(SIGNAL);
     action.sa_sigaction = interrupted as *const () as usize;
     // Not on the alternate stack, which is in the region: the thread may hold locks of Trellis, on its private stack.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
     // SAFETY: the handler keeps to what a handler may do.
-    unsafe { system_calls::set_action(SIGNAL, &action) };
+    unsafe { actions::set_action(SIGNAL, &action) };
 }
 
 /// The word of a thread's control block that has the bits.
@@ -253,7 +253,7 @@ unsafe extern "C-unwind" fn interrupted(_: c_int, _: *mut libc::siginfo_t, conte
     // A signal may come late, when the thread has seen its interrupt already.
     let is_due = INTERRUPTS.get(slot.unwrap_or_else(|| DEPUTISES.get())).is_some_and(|due| due.load(Ordering::SeqCst));
     // SAFETY: the kernel passes the registers of the interrupted thread.
-    if is_due && system_calls::skip_call(unsafe { &mut *context.cast::<libc::ucontext_t>() }) {
+    if is_due && kernel::skip_call(unsafe { &mut *context.cast::<libc::ucontext_t>() }) {
         return;
     }
     if slot.is_some_and(|slot| start::nodes() == 1 || !system_calls::pass(slot)) && !context::is_bare() {

@@ -9,10 +9,12 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::actions::{self, KernelAction};
 use crate::context::{self, aside};
 use crate::control::{ALTERNATE_BYTES, ALTERNATE_OFFSET, SLOTS};
+use crate::kernel::{Arguments, call};
 use crate::runtime::{self, Begin};
-use crate::system_calls::{self, Arguments, KernelAction, call};
+use crate::system_calls;
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
@@ -35,12 +37,12 @@ pub(crate) fn begin(begin: &Begin) {
     }
     QUEUED.0.store(begin.queued, Ordering::Relaxed);
     QUEUED.1.store(begin.queued_bytes, Ordering::Relaxed);
-    let mut action = system_calls::action_of(libc::SIGBUS);
+    let mut action = actions::action_of(libc::SIGBUS);
     SERVE.store(action.sa_sigaction, Ordering::Release);
     action.sa_sigaction = faulted as Handler as usize;
     action.sa_flags |= libc::SA_ONSTACK;
     // SAFETY: the handler keeps to what a handler may do.
-    unsafe { system_calls::set_action(libc::SIGBUS, &action) };
+    unsafe { actions::set_action(libc::SIGBUS, &action) };
     runtime::announce_to(announced);
 }
 

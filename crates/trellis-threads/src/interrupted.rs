@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::context;
 use crate::control::SLOTS;
-use crate::system_calls::{call, stack_pointer};
+use crate::kernel::call;
+use crate::system_calls::stack_pointer;
 
 /// Whether each thread sleeps, or is about to, so that a handler may run.
 static SLEEPS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];

@@ -18,6 +18,7 @@
 
 use std::ffi::{c_char, c_int};
 
+mod actions;
 mod awaited;
 mod barriers;
 mod cancellation;
@@ -27,6 +28,7 @@ mod control;
 mod early;
 mod faults;
 mod interrupted;
+mod kernel;
 mod keys;
 mod libraries;
 mod mappings;

@@ -24,8 +24,9 @@ use trellis_base::is_c_library;
 
 use crate::context::{aside, is_of_program, own_slot};
 use crate::control::{SLOTS, control};
+use crate::kernel::{Arguments, call};
 use crate::runtime::{self, Begin};
-use crate::system_calls::{self, Arguments, call};
+use crate::system_calls;
 use crate::table::reals;
 use crate::{start, threads};
 

@@ -11,11 +11,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::actions::KernelAction;
 use crate::control::{self, control};
-use crate::system_calls::KernelAction;
 use crate::table::reals;
 use crate::time::FOREVER;
-use crate::{runtime, start, system_calls};
+use crate::{actions, runtime, start};
 
 /// The number of categories of the locale (locale.h of glibc), with the one for all of them.
 const CATEGORIES: usize = 13;
@@ -110,7 +110,7 @@ fn follow_action(signal: usize) {
             (place.version.load(Ordering::Relaxed), words)
         });
         if ACTIONS[signal].swap(version, Ordering::SeqCst) != version {
-            system_calls::set_action_of_program(signal, KernelAction::of_words(words), 0);
+            actions::set_action_of_program(signal, KernelAction::of_words(words), 0);
         }
     }
 }

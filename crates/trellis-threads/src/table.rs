@@ -7,8 +7,8 @@ use libc::{clockid_t, timespec};
 use trellis_interpose::functions;
 
 use crate::{
-    barriers, cancellation, conditions, early, keys, libraries, mappings, memory, mutexes, once, processors, relaxed,
-    runtime, semaphores, start, state, streams, system_calls, threads,
+    actions, barriers, cancellation, conditions, early, keys, libraries, mappings, memory, mutexes, once, processors,
+    relaxed, runtime, semaphores, start, state, streams, system_calls, threads,
 };
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -116,8 +116,8 @@ functions! {
         unsafe { real(number, a, b, c, d, e, f) }
     };
     // On one node, system calls go to the kernel as they are.
-    fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int = with |real| of_program_if!(start::nodes() == 1, real(signal, action, before), system_calls::set_action_of_one_node(real, signal, action, before));
-    fn signal(signal: c_int, handler: usize) -> usize = with |real| of_program_if!(start::nodes() == 1, real(signal, handler), system_calls::set_handler_of_one_node(signal, handler));
+    fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int = with |real| of_program_if!(start::nodes() == 1, real(signal, action, before), actions::set_action_of_one_node(real, signal, action, before));
+    fn signal(signal: c_int, handler: usize) -> usize = with |real| of_program_if!(start::nodes() == 1, real(signal, handler), actions::set_handler_of_one_node(signal, handler));
     fn getpid() -> c_int = with |real| of_program!(real(), processors::process());
     fn sysconf(name: c_int) -> c_long = with |real| {
         if processors::is_count(name) && crate::context::is_of_program() {

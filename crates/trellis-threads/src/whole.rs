@@ -16,7 +16,7 @@ use trellis_interpose::Real;
 
 use crate::cancellation;
 use crate::faults::{self, UNBLOCKED};
-use crate::system_calls::{Arguments, call, call_unless};
+use crate::kernel::{Arguments, call, call_unless};
 use crate::table::reals;
 
 type Call = unsafe extern "C" fn(i64, *const Arguments) -> isize;
