@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,6 +177,33 @@ static void robust_mutexes(void) {
     CHECK(pthread_mutex_destroy(&robust) == 0);
 }
 
+static int handled, interrupted;
+
+static void handle(int signal) {
+    (void)signal;
+    __atomic_add_fetch(&handled, 1, __ATOMIC_SEQ_CST);
+}
+
+static void *waits_for_a_signal(void *nothing) {
+    sem_t never;
+    CHECK(sem_init(&never, 0, 0) == 0 && sem_wait(&never) == -1 && errno == EINTR && handled > 0);
+    __atomic_store_n(&interrupted, 1, __ATOMIC_SEQ_CST);
+    return nothing;
+}
+
+// A handler without SA_RESTART ends the wait for a semaphore.
+static void signals_interrupt(void) {
+    struct sigaction action = {.sa_handler = handle};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int turn = 0; turn < 4; turn++) {
+        pthread_t thread;
+        handled = interrupted = 0;
+        CHECK(pthread_create(&thread, NULL, waits_for_a_signal, NULL) == 0);
+        for (; !__atomic_load_n(&interrupted, __ATOMIC_SEQ_CST); usleep(2000)) pthread_kill(thread, SIGUSR1);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+}
+
 int main(void) {
     pthread_mutexattr_t kind;
     pthread_mutexattr_init(&kind);
@@ -241,6 +269,7 @@ int main(void) {
         sem_wait(&done);
     }
     robust_mutexes();
+    signals_interrupt();
     puts("pthreads: all right");
     return 0;
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kernel::{Arguments, call};
 use crate::system_calls::{let_pass, pass};
-use crate::{context, faults, interrupted, state};
+use crate::{cancellation, context, faults, interrupted, state};
 
 /// An action in the form of the kernel.
 #[derive(Clone, Copy)]
@@ -251,21 +251,23 @@ extern "C" fn enter(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         (Some(slot), _) => {
             let before = pass(slot);
             let_pass(slot, false);
-            call_handler(signal, info, context);
+            call_handler(Some(slot), signal, info, context);
             let_pass(slot, before);
         }
         (None, Some(slot)) if !is_of_instruction => {
             // SAFETY: the same.
-            unsafe { interrupted::handle(slot, signal, info, registers, || call_handler(signal, info, context)) };
+            unsafe {
+                interrupted::handle(slot, signal, info, registers, || call_handler(Some(slot), signal, info, context))
+            };
         }
-        _ => call_handler(signal, info, context),
+        _ => call_handler(None, signal, info, context),
     }
 }
 
 /// Signals that tell of the instruction which the thread is at, unless a thread sent them.
 const OF_INSTRUCTIONS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
 
-fn call_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+fn call_handler(slot: Option<usize>, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let [handler, flags] = [0, 1].map(|index: usize| HANDLERS[signal as usize][index].load(Ordering::Relaxed));
     // SAFETY: the function that the program installed, which has one of these types.
     unsafe {
@@ -275,5 +277,8 @@ fn call_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         } else {
             std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal);
         }
+    }
+    if let Some(slot) = slot.filter(|_| flags & libc::SA_RESTART as usize == 0) {
+        cancellation::signalled(slot);
     }
 }

@@ -37,9 +37,14 @@ unsafe extern "C-unwind" {
 static WORD_OFFSET: AtomicUsize = AtomicUsize::new(0);
 static BITS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether what the thread in a slot waits for is to be interrupted: at the node where the thread runs, and at node 0 if its
-/// deputy is there.
+/// Whether the system call of the thread in a slot is to be interrupted: at the node where the thread runs, and at node 0 if
+/// its deputy is there.
 static INTERRUPTS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
+/// Whether a wait in the cluster of the thread in a slot of this node is to be interrupted.
+static WAIT_INTERRUPTS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
+/// Whether a handler has run in the thread in a slot of this node after which calls that it interrupted are not made again
+/// (`SA_RESTART`).
+static SIGNALLED: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
 /// Whether the thread in a slot, or its deputy, makes a system call that may be interrupted, or is about to.
 static CALLS: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
 /// Whether the thread in a slot of this node wants to be cancelled at any time. The C library's own type does not tell,
@@ -172,6 +177,7 @@ fn state_and_type() -> (c_int, c_int) {
 /// Interrupts what a thread of this node waits for.
 pub(crate) fn interrupt(slot: usize) {
     INTERRUPTS[slot].store(true, Ordering::SeqCst);
+    WAIT_INTERRUPTS[slot].store(true, Ordering::SeqCst);
     runtime::interrupt();
     if CALLS[slot].load(Ordering::SeqCst) || IS_ASYNCHRONOUS[slot].load(Ordering::SeqCst) || start::nodes() == 1 {
         system_calls::send_here(threads::number_of(slot).load(Ordering::Acquire), SIGNAL);
@@ -189,7 +195,7 @@ pub(crate) fn begin_deputy(slot: usize) {
     DEPUTISES.set(slot);
 }
 
-/// Ends the interrupt of a slot; returns whether there was one.
+/// Ends the interrupt of the system call of a slot; returns whether there was one.
 pub(crate) fn end_interrupt(slot: usize) -> bool {
     INTERRUPTS[slot].swap(false, Ordering::SeqCst)
 }
@@ -208,30 +214,43 @@ pub(crate) fn interrupt_self(slot: usize) {
     INTERRUPTS[slot].store(true, Ordering::SeqCst);
 }
 
+/// A handler has run in the thread of a slot, which ends waits that heed signals.
+pub(crate) fn signalled(slot: usize) {
+    SIGNALLED[slot].store(true, Ordering::SeqCst);
+    WAIT_INTERRUPTS[slot].store(true, Ordering::SeqCst);
+}
+
 /// Calls a wait that is a cancellation point, with the address of the interrupt, or 0 if the thread ignores requests. The
 /// wait answers EINTR if it was interrupted. Then the thread ends, or this returns that answer.
 pub(crate) fn point(wait: impl FnOnce(usize) -> c_int) -> c_int {
+    point_of(false, wait)
+}
+
+fn point_of(heeds_signals: bool, wait: impl FnOnce(usize) -> c_int) -> c_int {
     // SAFETY: has no conditions. If the thread is to end, nothing of this function is left.
     unsafe { pthread_testcancel() };
-    if state_and_type().0 != ENABLE {
+    if state_and_type().0 != ENABLE && !heeds_signals {
         return wait(0);
     }
     let slot = own_slot();
-    let answer = wait(from_ref(&INTERRUPTS[slot]) as usize);
+    let answer = wait(from_ref(&WAIT_INTERRUPTS[slot]) as usize);
     if answer == libc::EINTR {
         // In this order: a request that comes now sets the interrupt again.
-        end_interrupt(slot);
+        WAIT_INTERRUPTS[slot].store(false, Ordering::SeqCst);
         // SAFETY: as above.
         unsafe { pthread_testcancel() };
     }
     answer
 }
 
-/// As [`point`], for a wait that goes on if the thread does not end.
-pub(crate) fn repeated_point(mut wait: impl FnMut(usize) -> c_int) -> c_int {
+/// As [`point`], for a wait that goes on if the thread does not end. If it heeds signals, it answers EINTR after a handler.
+pub(crate) fn repeated_point(heeds_signals: bool, mut wait: impl FnMut(usize) -> c_int) -> c_int {
+    let slot = own_slot();
+    // Those that came before do not count.
+    SIGNALLED[slot].store(false, Ordering::SeqCst);
     loop {
-        let answer = point(&mut wait);
-        if answer != libc::EINTR {
+        let answer = point_of(heeds_signals, &mut wait);
+        if answer != libc::EINTR || heeds_signals && SIGNALLED[slot].swap(false, Ordering::SeqCst) {
             return answer;
         }
     }

@@ -19,8 +19,8 @@ fn answer(error: c_int) -> c_int {
 
 /// Waits for a semaphore at a cancellation point; returns the number of the error. `limit` says how many nanoseconds are
 /// left, or that its time is no valid one.
-pub(crate) fn wait_at_point(semaphore: usize, limit: impl Fn() -> Option<u64>) -> c_int {
-    cancellation::repeated_point(|interrupt| match limit() {
+pub(crate) fn wait_at_point(semaphore: usize, heeds_signals: bool, limit: impl Fn() -> Option<u64>) -> c_int {
+    cancellation::repeated_point(heeds_signals, |interrupt| match limit() {
         Some(limit) => runtime::semaphore_wait_or_interrupt(semaphore, limit, interrupt),
         None => libc::EINVAL,
     })
@@ -28,7 +28,7 @@ pub(crate) fn wait_at_point(semaphore: usize, limit: impl Fn() -> Option<u64>) -
 
 /// Lowers a semaphore.
 pub(crate) fn wait(semaphore: *mut c_void) -> c_int {
-    answer(wait_at_point(semaphore as usize, || Some(FOREVER)))
+    answer(wait_at_point(semaphore as usize, true, || Some(FOREVER)))
 }
 
 /// Lowers a semaphore if that is possible at once.
@@ -42,7 +42,7 @@ pub(crate) fn try_wait(semaphore: *mut c_void) -> c_int {
 /// The pointer to the time is valid.
 pub(crate) unsafe fn wait_until(semaphore: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
-    answer(wait_at_point(semaphore as usize, || unsafe { until_time(clock, until) }))
+    answer(wait_at_point(semaphore as usize, true, || unsafe { until_time(clock, until) }))
 }
 
 /// Raises a semaphore.

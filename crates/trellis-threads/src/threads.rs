@@ -600,7 +600,7 @@ unsafe fn answer(joined: Result<usize, c_int>, to: *mut usize) -> c_int {
 /// The place for the result is valid, or null.
 pub(crate) unsafe fn join(thread: usize, to: *mut usize) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { answer(joined(thread, |ended| semaphores::wait_at_point(ended, || Some(FOREVER))), to) }
+    unsafe { answer(joined(thread, |ended| semaphores::wait_at_point(ended, false, || Some(FOREVER))), to) }
 }
 
 /// Joins a thread if it has ended.
@@ -619,7 +619,7 @@ pub(crate) unsafe fn try_join(thread: usize, to: *mut usize) -> c_int {
 /// The same, and the pointer to the time is valid.
 pub(crate) unsafe fn join_until(thread: usize, to: *mut usize, clock: clockid_t, until: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { answer(joined(thread, |ended| semaphores::wait_at_point(ended, || until_time(clock, until))), to) }
+    unsafe { answer(joined(thread, |ended| semaphores::wait_at_point(ended, false, || until_time(clock, until))), to) }
 }
 
 /// As thrd_join of C11.
