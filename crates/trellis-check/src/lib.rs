@@ -1,9 +1,11 @@
 //! Checks protocols exhaustively on small clusters, and at random on larger ones.
 //!
 //! The [`explore`] module visits every state that a small cluster can reach, in whatever order messages arrive and
-//! threads run. [`pages`], [`release`] and [`synchronisation`] define such a cluster and what must hold in it; [`members`]
-//! defines how nodes join and leave, [`heap`] how their programs allocate and free, and [`ends`] how they end. [`mutants`]
-//! breaks the protocol in known ways and expects the explorer to notice each of them. All checkers carry out the orders of a shard in the same way ([`model`]).
+//! threads run. [`release`] is such a cluster of whole nodes, with oracles for memory under release consistency, for changes
+//! of protocols, for conditions, and, with the programs of [`synchronisation`], for all objects. [`pages`] is one in which
+//! any page may be accessed at any time, for protocols with sequential consistency. [`members`] defines how nodes join and
+//! leave, [`heap`] how their programs allocate and free, and [`ends`] how they end. [`mutants`] breaks the protocol in known
+//! ways and expects the explorer to notice each of them. All checkers carry out the orders of a shard in the same way ([`model`]).
 //!
 //! Promises: the crate runs the real `step` of the protocol. The same instance gives the same states and the same
 //! trace on every machine. A violation is reported as the shortest trace that leads to it. It must never accept a

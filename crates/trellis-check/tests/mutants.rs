@@ -5,7 +5,7 @@
 
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
-    Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, node_instances, noticed,
+    Fault, Fits, Mutant, Mutation, Row, SyncFault, TABLE, markdown, mutants_of, node_instances, noticed,
     page_instances, protocols, sync_instances, try_mutant, try_pages,
 };
 use trellis_check::pages::Instance;
@@ -113,8 +113,7 @@ fn a_wrapper_without_a_fault_changes_nothing() {
     let mut programs: Vec<Program> = programs.collect();
     programs.dedup();
     for instance in programs.into_iter().flat_map(sync_instances) {
-        let start = |me, nodes| SyncMutant::new(me, nodes, SyncFault::None);
-        let wrapped = explore(&mut instance.model_of(start), Options::default(), &mut |_| {});
+        let wrapped = explore(&mut instance.model_with(SyncFault::None), Options::default(), &mut |_| {});
         let real = explore(&mut instance.model(), Options::default(), &mut |_| {});
         assert!(wrapped.passed(), "{}: {:?}", instance.describe(), wrapped.verdict);
         assert_eq!(wrapped.states, real.states, "{}", instance.describe());

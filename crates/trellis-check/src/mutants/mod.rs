@@ -258,8 +258,7 @@ pub fn try_pages(protocol: Protocol, fault: Fault, options: Options) -> Report {
 /// Explores a mutant of synchronisation.
 pub fn try_sync(fault: SyncFault, program: Program, options: Options) -> Report {
     one_after_the_other(sync_instances(program), |instance| {
-        let mut model = instance.model_of(|me, nodes| SyncMutant::new(me, nodes, fault));
-        explore(&mut model, options, &mut |_| {})
+        explore(&mut instance.model_with(fault), options, &mut |_| {})
     })
 }
 

@@ -1,9 +1,9 @@
 //! Mutants of locks, barriers, words, and objects at their home.
 //!
-//! Promises: with [`SyncFault::None`] the wrapper behaves exactly like the protocol. It must never use more of it than
-//! its inputs and effects.
+//! Promises: with [`SyncFault::None`] it behaves exactly like the protocol. It must never use more of it than its inputs
+//! and effects.
 
-use crate::synchronisation::Synchronises;
+use crate::release::node::NAME_NEXT_SHIFT;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{
     ConditionDemand, Contribution, Demand, Effect, EventDemand, Input, Message, OnceDemand, Outcome, ReadWriteDemand,
@@ -48,10 +48,9 @@ pub enum SyncFault {
     AnswersTwice,
 }
 
-/// The real synchronisation with one fault.
+/// One fault of the real synchronisation, and what it remembers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SyncMutant {
-    inner: Sync,
     me: NodeId,
     last: NodeId,
     fault: SyncFault,
@@ -64,8 +63,7 @@ pub struct SyncMutant {
 impl SyncMutant {
     /// Node `me` of `nodes` with `fault`.
     pub fn new(me: NodeId, nodes: u16, fault: SyncFault) -> SyncMutant {
-        let inner = Sync::new(me, nodes);
-        SyncMutant { inner, me, last: NodeId(nodes - 1), fault, anticipated: Vec::new(), held_back: None }
+        SyncMutant { me, last: NodeId(nodes - 1), fault, anticipated: Vec::new(), held_back: None }
     }
 
     fn is_anticipated(&mut self, input: Input) -> bool {
@@ -80,27 +78,24 @@ impl SyncMutant {
     }
 }
 
-impl Synchronises for SyncMutant {
-    fn is_quiet(&self) -> bool {
-        self.inner.is_quiet()
-    }
-
-    fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
+impl SyncMutant {
+    /// Has `inner`, which is always the same, take a fact.
+    pub(crate) fn step(&mut self, inner: &mut Sync, input: Input, effects: &mut Vec<Effect>) {
         if self.is_anticipated(input) {
             return;
         }
         let late = self.held_back.take();
-        let Some(input) = self.heard(input, effects) else { return };
-        let before = self.inner.clone();
+        let Some(input) = self.heard(inner, input, effects) else { return };
+        let before = inner.clone();
         let start = effects.len();
-        self.inner.step(input, effects);
+        inner.step(input, effects);
         if let Some(late) = late {
-            self.inner.step(late, effects);
+            inner.step(late, effects);
         }
         let hands_over = effects[start..].iter().any(|effect| matches!(effect, Effect::Send(_, Message::LockToken(_))));
         match self.fault {
             SyncFault::TokenTwice if hands_over && !matches!(input, Input::Release(_)) => {
-                self.inner = before;
+                *inner = before;
             }
             SyncFault::NoForward => {
                 effects.retain(|effect| !matches!(effect, Effect::Send(_, Message::LockForward(..))))
@@ -115,10 +110,10 @@ impl Synchronises for SyncMutant {
             }
             SyncFault::ReleasesEarly if matches!(input, Input::Arrive(..)) && self.me.0 == 0 => {
                 let Input::Arrive(id, own, waiter) = input else { unreachable!("just matched") };
-                let generation = waiter & 0xFF;
+                let generation = waiter >> NAME_NEXT_SHIFT;
                 self.anticipated.push(generation);
                 let arrival = Input::Message(self.last, Message::BarrierArrive(id, generation, own));
-                self.inner.step(arrival, effects);
+                inner.step(arrival, effects);
             }
             SyncFault::ForgetsChild => {
                 let last = self.last;
@@ -126,10 +121,10 @@ impl Synchronises for SyncMutant {
                     .retain(|effect| !matches!(effect, Effect::Send(to, Message::BarrierRelease(..)) if *to == last));
             }
             SyncFault::AddsTwice if matches!(input, Input::Message(_, Message::AtomicRequest(..))) => {
-                self.inner.step(input, &mut Vec::new());
+                inner.step(input, &mut Vec::new());
             }
-            SyncFault::BusyForgets if busy_follows(&effects[start..]) => self.inner = before,
-            SyncFault::OpenedIsLost => self.lose_opened(input, start, effects),
+            SyncFault::BusyForgets if busy_follows(&effects[start..]) => *inner = before,
+            SyncFault::OpenedIsLost => lose_opened(inner, input, start, effects),
             SyncFault::GrantIsKept => {
                 effects.retain(|effect| !matches!(effect, Effect::Send(_, Message::ObjectUndo(..))));
             }
@@ -151,7 +146,7 @@ impl Synchronises for SyncMutant {
 
 impl SyncMutant {
     /// The input that the protocol receives instead; `None` if it receives none now.
-    fn heard(&mut self, input: Input, effects: &mut Vec<Effect>) -> Option<Input> {
+    fn heard(&mut self, inner: &mut Sync, input: Input, effects: &mut Vec<Effect>) -> Option<Input> {
         let is_sent = matches!(input, Input::Message(..));
         let replaced = |of: Demand| match (self.fault, of) {
             (SyncFault::WriterAmongReaders, Demand::ReadWriteLock(demand)) if is_sent => {
@@ -175,7 +170,7 @@ impl SyncMutant {
         match (self.fault, input) {
             (SyncFault::WriteNeverEnds, Input::Message(_, Message::ObjectRequest(_, END_WRITE, _))) => return None,
             (SyncFault::ReadEndsTwice, Input::Message(_, Message::ObjectRequest(_, END_READ, _))) => {
-                self.inner.step(input, effects);
+                inner.step(input, effects);
             }
             (SyncFault::DoesTwice, Input::Message(from, Message::ObjectReply(id, waiter, Outcome::Done(0)))) => {
                 return Some(Input::Message(from, Message::ObjectReply(id, waiter, Outcome::Done(1))));
@@ -212,14 +207,14 @@ impl SyncMutant {
             other => other,
         })
     }
+}
 
-    /// Forgets a barrier that opens for an abandoned call, so the next call enters it again.
-    fn lose_opened(&mut self, input: Input, start: usize, effects: &[Effect]) {
-        let Input::Message(_, Message::BarrierRelease(id, ..)) = input else { return };
-        let woken = effects[start..].iter().any(|effect| matches!(effect, Effect::Wake(..)));
-        if !woken {
-            self.inner.step(Input::Arrive(id, Contribution::Nothing, Waiter::MAX), &mut Vec::new());
-        }
+/// Forgets a barrier that opens for an abandoned call, so the next call enters it again.
+fn lose_opened(inner: &mut Sync, input: Input, start: usize, effects: &[Effect]) {
+    let Input::Message(_, Message::BarrierRelease(id, ..)) = input else { return };
+    let woken = effects[start..].iter().any(|effect| matches!(effect, Effect::Wake(..)));
+    if !woken {
+        inner.step(Input::Arrive(id, Contribution::Nothing, Waiter::MAX), &mut Vec::new());
     }
 }
 

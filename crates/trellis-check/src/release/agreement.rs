@@ -18,8 +18,10 @@ use trellis_cluster_protocol::runs;
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Agreement {
-    /// By thread: how its changes ended so far.
+    /// By thread: how its changes ended so far. Empty if there are none.
     endings: Vec<Vec<Ending>>,
+    /// A node does not know whether others have changed, and has ended the cluster.
+    pub(super) has_failed: bool,
     /// The changes that need not take place, one bit each: a node objected, or makes another one.
     hindered: u8,
     /// A wait for a change was too long.
@@ -35,12 +37,8 @@ impl Agreement {
         let is_different = |call: &usize| all.iter().any(|changes| changes.get(*call) != all[0].get(*call));
         let calls = all.iter().map(Vec::len).max().unwrap_or(0);
         let hindered = (0..calls).filter(is_different).fold(0, |different, call| different | 1 << call);
-        Agreement { endings: vec![Vec::new(); setup.scripts.len()], hindered, is_late: false, begun: 0 }
-    }
-
-    /// A node does not know whether others have changed, and has ended the cluster.
-    pub(super) fn has_failed(&self) -> bool {
-        self.endings.iter().flatten().any(|ending| *ending == Ending::Disagree)
+        let endings = vec![Vec::new(); if all.is_empty() { 0 } else { setup.scripts.len() }];
+        Agreement { endings, has_failed: false, hindered, is_late: false, begun: 0 }
     }
 
     /// Applies an event.
@@ -55,6 +53,7 @@ impl Agreement {
             Event::Ended { thread, ending } => {
                 let call = self.call(thread);
                 self.endings[usize::from(thread)].push(ending);
+                self.has_failed |= ending == Ending::Disagree;
                 self.check(thread, call, ending)?;
             }
             _ => {}

@@ -17,8 +17,8 @@ use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 /// The first number of barriers and words of changes.
 pub(super) const FIRST_NUMBER: u64 = 1 << 32;
-/// The first number of calls of changes. Smaller ones are threads.
-pub(super) const FIRST_CALL: Waiter = 1 << 16;
+/// The first number of calls of changes. Smaller ones are calls of threads.
+pub(super) const FIRST_CALL: Waiter = 1 << 30;
 /// How many numbers one set of barriers and words takes; [`FIRST_NUMBER`] is a multiple of it.
 const NUMBERS_PER_SET: u64 = 8;
 /// The indexes of words in a set: the one that decides, and the one that counts objections.
@@ -301,8 +301,7 @@ impl Node {
             self.refresh(setup, out);
         }
         out.event(Event::Ended { thread: self.threads[thread].number, ending });
-        self.threads[thread].next += 1;
-        self.end_if_over(setup, thread);
+        self.passes(setup, thread, 0);
     }
 
     /// With a fault: how a step ends that is not carried out.

@@ -50,8 +50,9 @@ pub(super) fn check_rest<'a>(
     }
     for node in nodes.clone() {
         for thread in node.threads.iter().filter(|thread| thread.doing != Doing::Over) {
-            let operation = setup.scripts[usize::from(thread.number)].operations[usize::from(thread.next)];
+            let operation = thread.operation(setup);
             let may_wait = match operation {
+                Operation::Notify(_) => thread.doing == Doing::Ready,
                 Operation::Take { word, .. } if thread.doing == Doing::AwaitsNotice(WaitStep::Await) => {
                     ghost.may_wait(setup, word, nodes.clone())
                 }
@@ -63,6 +64,9 @@ pub(super) fn check_rest<'a>(
                     thread.number, node.me, thread.doing
                 ));
             }
+        }
+        if setup.objects.is_some() && !node.parts.sync.is_quiet() {
+            return Err(format!("all is over, but node {} remembers calls", node.me));
         }
         if !node.is_quiet() {
             return Err(format!("node {} waits for ever for what a message rests on", node.me));

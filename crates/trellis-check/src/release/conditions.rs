@@ -8,19 +8,16 @@
 //! look at the items of its own accord while it waits.
 
 use super::effects::{Event, Out};
-use super::node::{Doing, Node};
+use super::node::{Doing, Node, Thread};
 use super::{Fault, Setup};
 use trellis_cluster_protocol::node;
 use trellis_cluster_protocol::sync::{
-    self, ConditionDemand, ConditionWait, Demand, WaitEnd, WaitOutcome, WaitStep, Waiter,
+    self, CallStep, ConditionDemand, ConditionWait, Demand, WaitEnd, WaitOutcome, WaitStep, Waiter,
 };
 
-/// The names of waits begin here. Smaller ones are threads.
-const FIRST_WAIT: Waiter = 1 << 8;
-/// The first name that is none of a wait.
-const WAITS_END: Waiter = 1 << 15;
-/// Marks the name of an enrolment.
-const ENROLMENT: Waiter = 1 << 14;
+/// Marks the name of a wait, and that of an enrolment.
+const WAIT: Waiter = 1 << 29;
+const ENROLMENT: Waiter = 1 << 28;
 
 /// A wait for a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,18 +29,32 @@ pub(super) struct Wait {
     is_notified: bool,
 }
 
-/// Whether this is the name of a wait.
+/// Whether this is the name of a wait, or of an enrolment.
 pub(super) fn is_wait(name: Waiter) -> bool {
-    (FIRST_WAIT..WAITS_END).contains(&name)
+    name & (WAIT | ENROLMENT) != 0
+}
+
+/// The input by which a call begins: one that waits for a condition enrolls itself.
+pub(super) fn enrolling(call: sync::Input) -> sync::Input {
+    match call {
+        sync::Input::Demand(id, Demand::Condition(ConditionDemand::Wait), name) => {
+            sync::Input::Enroll(id, enrolment(name), name)
+        }
+        _ => call,
+    }
+}
+
+/// The name of the enrolment of a wait.
+fn enrolment(name: Waiter) -> Waiter {
+    name | ENROLMENT
 }
 
 impl Node {
     /// A thread, which holds the lock, begins to wait.
     pub(super) fn begin_wait(&mut self, thread: usize, lock: u8, condition: u8) {
         let of = &mut self.threads[thread];
-        of.waits += 1;
-        let name = Waiter::from(of.waits) << 8 | Waiter::from(of.number);
-        debug_assert!(name < ENROLMENT, "a thread waits seldom");
+        of.tries += 1;
+        let name = of.name() | WAIT;
         let (steps, first) = ConditionWait::begin();
         of.wait = Some(Wait { steps, lock, condition, name, is_notified: false });
         of.doing = Doing::Waits(first);
@@ -58,7 +69,7 @@ impl Node {
                 if setup.fault == Fault::EnrolledAtOnce {
                     self.go_on_waiting(thread, WaitOutcome::Done);
                 }
-                self.take_sync(setup, sync::Input::Enroll(condition.into(), name | ENROLMENT, name), out);
+                self.take_sync(setup, sync::Input::Enroll(condition.into(), enrolment(name), name), out);
             }
             WaitStep::LetGo => self.begin_call(setup, thread, sync::Input::Release(lock.into()), out),
             WaitStep::Await if is_notified => self.go_on_waiting(thread, WaitOutcome::Done),
@@ -71,7 +82,7 @@ impl Node {
             }
             WaitStep::TakeAgain if setup.fault == Fault::TakesNothing => self.go_on_waiting(thread, WaitOutcome::Done),
             WaitStep::TakeAgain => {
-                let call = sync::Input::Acquire(lock.into(), self.threads[thread].number.into());
+                let call = sync::Input::Acquire(lock.into(), self.threads[thread].name());
                 self.begin_call(setup, thread, call, out);
             }
             WaitStep::End(end) => self.end_wait(setup, thread, end, out),
@@ -95,18 +106,44 @@ impl Node {
     }
 
     /// A wait, or its enrolment, is answered. Nobody may wait for that any more.
-    pub(super) fn notified(&mut self, name: Waiter, outcome: WaitOutcome) {
+    ///
+    /// # Errors
+    ///
+    /// A thread was enrolled twice, or after it was woken.
+    pub(super) fn notified(
+        &mut self,
+        setup: &Setup,
+        name: Waiter,
+        outcome: WaitOutcome,
+        out: &mut Out,
+    ) -> Result<(), String> {
+        if setup.objects.is_some() {
+            return self.enrolled(name & !ENROLMENT, out);
+        }
         let is_enrolment = name & ENROLMENT != 0;
         let awaited = if is_enrolment { WaitStep::Enroll } else { WaitStep::Await };
         let is_it = |wait: &Wait| wait.name == name & !ENROLMENT;
         let Some(thread) = self.threads.iter().position(|thread| thread.wait.as_ref().is_some_and(is_it)) else {
-            return;
+            return Ok(());
         };
         if self.threads[thread].doing == Doing::AwaitsNotice(awaited) {
             self.go_on_waiting(thread, outcome);
         } else if let Some(wait) = self.threads[thread].wait.as_mut().filter(|_| !is_enrolment) {
             wait.is_notified = outcome == WaitOutcome::Done;
         }
+        Ok(())
+    }
+
+    /// A call that waits for a condition without a lock is enrolled.
+    fn enrolled(&mut self, name: Waiter, out: &mut Out) -> Result<(), String> {
+        let awaits = Doing::Awaits(CallStep::Await);
+        let is_it = |thread: &&mut Thread| thread.name() == name && thread.doing == awaits && !thread.is_enrolled;
+        let Some(thread) = self.threads.iter_mut().find(is_it) else {
+            return Err(format!("node {} enrolls {name}, which does not wait for that", self.me));
+        };
+        thread.is_enrolled = true;
+        out.event(Event::Enrolled { thread: thread.number });
+        Ok(())
     }
 
     fn end_wait(&mut self, setup: &Setup, thread: usize, end: WaitEnd, out: &mut Out) {
@@ -116,10 +153,7 @@ impl Node {
         out.event(Event::Waited { thread: of.number, lock, is_lock_held });
         match (is_lock_held, is_notified) {
             (true, Some(true)) => of.doing = Doing::Ready,
-            (true, _) => {
-                of.next += 1;
-                self.end_if_over(setup, thread);
-            }
+            (true, _) => self.passes(setup, thread, 0),
             (false, _) => of.doing = Doing::Over,
         }
     }

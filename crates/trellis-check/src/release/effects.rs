@@ -103,6 +103,33 @@ pub enum Event {
         lock: u8,
         is_lock_held: bool,
     },
+    /// A call of an object begins, is answered, or is abandoned.
+    Enters {
+        thread: u8,
+        call: sync::Input,
+    },
+    Answered {
+        thread: u8,
+        call: sync::Input,
+        value: u64,
+    },
+    Abandoned {
+        thread: u8,
+        call: sync::Input,
+    },
+    /// No notification is missed any more.
+    Enrolled {
+        thread: u8,
+    },
+    /// The home of a lock hears that a node wants it, and a node hears that it has it.
+    Requested {
+        lock: u8,
+        node: u16,
+    },
+    Handed {
+        lock: u8,
+        node: u16,
+    },
     /// A thread begins to change the protocol of pages.
     Meets {
         thread: u8,
@@ -357,8 +384,20 @@ impl Effects for Acting<'_> {
         0
     }
 
-    /// The home of a flag is about to carry out an operation.
+    /// The home of a flag is about to carry out an operation, or a lock is asked for or handed on.
     fn takes(&mut self, input: &node::Input) -> bool {
+        if self.setup.objects.is_some() {
+            match *input {
+                node::Input::Sync(sync::Input::Message(from, sync::Message::LockRequest(lock, _))) => {
+                    self.out.event(Event::Requested { lock: lock as u8, node: from.0 });
+                }
+                node::Input::Sync(sync::Input::Message(_, sync::Message::LockToken(lock))) => {
+                    self.out.event(Event::Handed { lock: lock as u8, node: self.node.me });
+                }
+                _ => {}
+            }
+            return true;
+        }
         let operated = match *input {
             node::Input::Sync(sync::Input::Operate(flag, operation, waiter))
                 if flag % u64::from(self.setup.nodes) == u64::from(self.node.me) =>
@@ -377,6 +416,14 @@ impl Effects for Acting<'_> {
         true
     }
 
+    fn decide_objects(&mut self, input: sync::Input, decided: &mut Vec<sync::Effect>) {
+        let Node { parts, mutant, .. } = &mut *self.node;
+        match mutant {
+            Some(mutant) => mutant.step(&mut parts.sync, input, decided),
+            None => parts.sync.step(input, decided),
+        }
+    }
+
     fn heeds(&mut self, effect: membership::Effect) -> Result<bool, String> {
         Err(format!("node {} watches nobody, and reports {effect:?}", self.node.me))
     }
@@ -385,6 +432,16 @@ impl Effects for Acting<'_> {
         let wire::Message::Sync(message) = message else {
             return Err(format!("node {} sends {message}", self.node.me));
         };
+        if to.0 >= self.setup.nodes {
+            return Err(format!("node {} sends {message} to nobody", self.node.me));
+        }
+        // The home of a lock wants it itself.
+        if let sync::Message::LockForward(lock, next, _) = message
+            && next.0 == self.node.me
+            && self.setup.objects.is_some()
+        {
+            self.out.event(Event::Requested { lock: lock as u8, node: next.0 });
+        }
         self.out.send(Envelope { from: self.node.me, to: to.0, packet: Packet::Sync { message, knowledge } });
         Ok(())
     }
@@ -405,19 +462,19 @@ impl Effects for Acting<'_> {
             return Ok(());
         }
         if conditions::is_wait(waiter) {
-            self.node.notified(waiter, WaitOutcome::Done);
-            return Ok(());
+            return self.node.notified(self.setup, waiter, WaitOutcome::Done, self.out);
         }
-        self.node.answered(waiter, CallOutcome::Granted(value))
+        self.node.answered(self.setup, waiter, CallOutcome::Granted(value), self.out)
     }
 
     fn refuse(&mut self, waiter: u32, why: &'static str) -> Result<(), String> {
         match why {
-            ABANDONED if conditions::is_wait(waiter) => self.node.notified(waiter, WaitOutcome::NotNotified),
-            ABANDONED => self.node.answered(waiter, CallOutcome::Failed)?,
-            _ => return Err(format!("call {waiter} of node {} is refused: {why}", self.node.me)),
+            ABANDONED if conditions::is_wait(waiter) => {
+                self.node.notified(self.setup, waiter, WaitOutcome::NotNotified, self.out)
+            }
+            ABANDONED => self.node.answered(self.setup, waiter, CallOutcome::NotGranted, self.out),
+            _ => Err(format!("call {waiter} of node {} is refused: {why}", self.node.me)),
         }
-        Ok(())
     }
 
     fn answer(&mut self, waiter: u32, answer: heap::Answer) -> Result<(), String> {

@@ -10,7 +10,7 @@
 
 use super::effects::{Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
-use super::node::{Node, Thread};
+use super::node::Node;
 use super::{Setup, Troubles, Turn, cluster};
 use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
@@ -29,7 +29,10 @@ enum Action {
 impl Action {
     /// Whether it happens at some time, unless another one prevents it.
     fn must_happen(self) -> bool {
-        matches!(self, Action::Deliver { .. } | Action::Take { turn: Turn::Goes, .. })
+        match self {
+            Action::Take { turn, .. } => turn.must_happen(),
+            Action::Deliver { .. } => true,
+        }
     }
 }
 
@@ -64,9 +67,10 @@ struct State {
     packets: Vec<u32>,
 }
 
-/// Marks a thread, rather than a message, as the cause of a step. Its turn and its index follow.
+/// Marks a thread, rather than a message, as the cause of a step. Its branch, its turn and its index are below.
 const THREAD: u32 = 1 << 31;
-const TURN_SHIFT: u32 = 8;
+/// The number of a turn that is a choice; those of others are places in [`Turn::PLAIN`].
+const CHOICE: u8 = Turn::PLAIN.len() as u8;
 
 impl Orders {
     /// The model of a setup.
@@ -131,12 +135,27 @@ impl Orders {
         }
         for node in 0..self.setup.nodes {
             let of = self.nodes.value(state.nodes[usize::from(node)]);
-            for turn in Turn::ALL.into_iter().filter(|&turn| state.troubles.allow(turn)) {
+            for turn in Turn::PLAIN.into_iter().filter(|&turn| state.troubles.allow(turn)) {
                 let able = (0..of.threads.len()).filter(|&thread| of.can_take(&self.setup, thread, turn));
                 actions.extend(able.map(|thread| Action::Take { node, thread: thread as u8, turn }));
             }
+            if self.setup.objects.is_some() {
+                self.choices(state, node, &mut actions);
+            }
         }
         actions
+    }
+
+    /// Adds what the threads of a node may choose.
+    fn choices(&self, state: &State, node: u16, actions: &mut Vec<Action>) {
+        let of = self.nodes.value(state.nodes[usize::from(node)]);
+        for thread in 0..of.threads.len() {
+            let choices = of.choices(&self.setup, thread);
+            if choices > 0 && self.ghosts.value(state.ghost).may_choose(of.threads[thread].operation(&self.setup)) {
+                let all = (0..choices).map(Turn::Chooses);
+                actions.extend(all.map(|turn| Action::Take { node, thread: thread as u8, turn }));
+            }
+        }
     }
 
     /// The message in the form in which it arrives now.
@@ -153,7 +172,15 @@ impl Orders {
     /// The node of an action, and its cause by number.
     fn cause(&mut self, state: &State, action: Action) -> (u16, u32) {
         match action {
-            Action::Take { node, thread, turn } => (node, THREAD | (turn as u32) << TURN_SHIFT | u32::from(thread)),
+            Action::Take { node, thread, turn } => {
+                let [turn, branch] = match turn {
+                    Turn::Goes => [0, 0],
+                    Turn::GivesUp => [1, 0],
+                    Turn::Objects => [2, 0],
+                    Turn::Chooses(branch) => [CHOICE, branch],
+                };
+                (node, THREAD | u32::from_le_bytes([thread, turn, branch, 0]))
+            }
             Action::Deliver { place } => {
                 let number = self.as_delivered(state, state.packets[place]);
                 (self.packets.value(number).to, number)
@@ -191,8 +218,9 @@ impl Orders {
                 node.deliver(setup, *from, packet, out);
             }
             _ => {
-                let [thread, turn, ..] = cause.to_le_bytes();
-                node.take_turn(setup, thread.into(), Turn::ALL[usize::from(turn)], out);
+                let [thread, turn, branch, _] = cause.to_le_bytes();
+                let turn = Turn::PLAIN.get(usize::from(turn)).copied().unwrap_or(Turn::Chooses(branch));
+                node.take_turn(setup, thread.into(), turn, out);
             }
         });
         if let Err(what) = done {
@@ -275,8 +303,8 @@ impl Model for Orders {
         let before = state.nodes[usize::from(node)];
         let first = match action {
             Action::Take { thread, turn, .. } => {
-                let Thread { number, next, doing, .. } = &self.nodes.value(before).threads[usize::from(thread)];
-                let operation = self.setup.scripts[usize::from(*number)].operations[usize::from(*next)];
+                let it = &self.nodes.value(before).threads[usize::from(thread)];
+                let (number, operation, doing) = (it.number, it.operation(&self.setup), it.doing);
                 format!("thread {number} at node {node} {}: {operation:?}, {doing:?}", turn.words())
             }
             Action::Deliver { .. } => {

@@ -11,7 +11,8 @@
 use super::agreement::Agreement;
 use super::effects::Event;
 use super::node::Node;
-use super::{PAGE_WORDS, Script, Setup, Value};
+use super::{Operation, PAGE_WORDS, Script, Setup, Value};
+use crate::synchronisation::Ledger;
 use trellis_cluster_protocol::node::change::Ending;
 
 /// The maximum number of stores to one word in a run: one bit each, and one for the initial zero.
@@ -79,6 +80,8 @@ pub struct Ghost {
     took_no_lock: bool,
     changes: Meeting,
     agreement: Agreement,
+    /// What is known of the objects that threads call.
+    ledger: Option<Ledger>,
     /// By word: the stored values, in order.
     stores: Vec<Vec<Value>>,
     /// By word: whether two stores to it were not ordered.
@@ -96,11 +99,17 @@ impl Ghost {
             flags: Vec::new(),
             barrier: Meeting::new(setup.scripts.iter().map(|_| true)),
             took_no_lock: false,
-            changes: Meeting::new(setup.scripts.iter().map(Script::changes)),
+            changes: Meeting::new(setup.scripts.iter().filter(|_| !setup.changes.is_empty()).map(Script::changes)),
             agreement: Agreement::new(setup),
+            ledger: setup.objects.as_ref().map(|objects| Ledger::new(objects, setup.scripts.len())),
             stores: vec![vec![0]; words],
             raced: vec![false; words],
         }
+    }
+
+    /// Whether a thread may choose now, as far as other nodes are concerned: it notifies only if somebody waits.
+    pub fn may_choose(&self, operation: Operation) -> bool {
+        !matches!(operation, Operation::Notify(_)) || self.ledger.as_ref().is_some_and(Ledger::may_notify)
     }
 
     /// Applies an event.
@@ -151,14 +160,23 @@ impl Ghost {
             | Event::Objects { .. }
             | Event::TooLong { .. }
             | Event::Changes { .. }
-            | Event::Ended { .. } => {}
+            | Event::Ended { .. }
+            | Event::Enters { .. }
+            | Event::Answered { .. }
+            | Event::Abandoned { .. }
+            | Event::Enrolled { .. }
+            | Event::Requested { .. }
+            | Event::Handed { .. } => {}
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.note(event)?;
         }
         self.agreement.note(event)
     }
 
     /// A node does not know whether others have changed the protocol of pages, and has ended the cluster.
     pub fn has_failed(&self) -> bool {
-        self.agreement.has_failed()
+        self.agreement.has_failed
     }
 
     /// The node of `thread` has carried out a change of protocols.
@@ -268,6 +286,7 @@ impl Ghost {
 
 fn release(thread: &Knowledge, object: &mut Option<Knowledge>) {
     match object {
+        _ if thread.known.is_empty() => {}
         Some(object) => object.join(thread),
         None => *object = Some(thread.clone()),
     }

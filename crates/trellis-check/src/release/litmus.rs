@@ -177,6 +177,7 @@ fn setup_of(
         troubles: Troubles::default(),
         may_disagree: false,
         changes: Vec::new(),
+        objects: None,
         fault,
         scripts: placement.iter().map(|&node| none(node.into())).chain(errands).collect(),
     }

@@ -1,16 +1,18 @@
-//! Checks of release consistency: small clusters whose programs load, store, lock, meet at barriers, pass flags, and
-//! change the protocol of pages.
+//! Small clusters of whole nodes, whose programs load, store, lock, meet at barriers, pass flags, change the protocol of
+//! pages, wait for conditions, and call any other object.
 //!
-//! All parts of `hlrc` run here as in a program: the protocol's `step`, a node's knowledge of intervals, and locks,
-//! barriers and words with their real messages. Between them runs the work of a runtime: it publishes before a
-//! release, attaches knowledge to messages, and applies notices after an acquire ([`node`]). Three checkers use this:
-//! the explorer tries every order of events ([`explore`]), litmus tests compare outcomes with an oracle ([`litmus`]),
-//! and the swarm generates clusters, programs and networks ([`swarm`]).
+//! All parts of a node run here as in a program: the protocol's `step`, its knowledge of intervals, and locks, barriers,
+//! words and objects with their real messages. Between them runs the work of a runtime: it publishes before a release,
+//! attaches knowledge to messages, and applies notices after an acquire ([`node`]). A wait may take too long, and a node
+//! may object to a change ([`Troubles`]). Three checkers use this: the explorer tries every order of events
+//! ([`explore`]), litmus tests compare outcomes with an oracle ([`litmus`]), and the swarm generates clusters, programs and
+//! networks ([`swarm`]). [`crate::synchronisation`] has programs without pages.
 //!
 //! What must hold ([`ghost`]): a load sees no store that, by what its thread acquired, was overwritten before. In a
 //! program without races it therefore sees the last store, however many nodes passed the release on. In any program it
 //! sees a value that was stored to that very word, or the initial zero. A publication ends, with every store at its
-//! home. When nothing can happen any more, no thread waits.
+//! home. When nothing can happen any more, no thread waits. All nodes change, or none does. What objects promise is
+//! in the ledger of [`crate::synchronisation`].
 //!
 //! It must never help the protocol: it delivers nothing that was not sent, and retries nothing.
 
@@ -25,6 +27,7 @@ pub mod ghost;
 
 pub mod litmus;
 pub mod node;
+mod objects;
 mod recovery;
 pub mod scripts;
 
@@ -32,6 +35,7 @@ pub mod shapes;
 pub mod swarm;
 
 pub use crate::model::twinned::{PAGE_WORDS, Page, Value};
+use crate::synchronisation::Objects;
 pub use faults::Fault;
 
 use std::fmt::Write;
@@ -39,6 +43,7 @@ use std::ops::Range;
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
+use trellis_cluster_protocol::sync::{Demand, OnceDemand, ReadWriteDemand, SemaphoreDemand};
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex};
 
 /// An operation of a thread. A word is an index into the pages; locks, barriers and flags are numbers.
@@ -74,15 +79,10 @@ pub enum Operation {
         /// The condition.
         condition: u8,
     },
-    /// Notifies one thread, or all, that waits for a condition.
-    Notify {
-        /// The condition.
-        condition: u8,
-        /// All of them.
-        all: bool,
-    },
     /// Takes a lock.
     Lock(u8),
+    /// Takes a lock if it can have it at once.
+    TryLock(u8),
     /// Releases a lock.
     Unlock(u8),
     /// Meets all threads; there is one on each node in this case.
@@ -112,9 +112,47 @@ pub enum Operation {
     },
     /// Changes the protocol of pages, together with one thread of every other node. The number is that of the change.
     Change(u8),
+    /// Does one of so many branches of the setup, from `first` on.
+    Choose {
+        /// The first branch.
+        first: u8,
+        /// The number of branches.
+        count: u8,
+    },
+    /// Meets all threads, and brings a number of this round; receives the sum.
+    Sum(u8),
+    /// Adds one to a word that is an object.
+    Count(u8),
+    /// Demands something of an object.
+    Demand {
+        /// The object.
+        object: u8,
+        /// What is demanded.
+        demand: Demand,
+    },
+    /// Waits for a condition, without a lock.
+    Await(u8),
+    /// Notifies one or all that wait for a condition, as long as a thread waits.
+    Notify(u8),
 }
 
 impl Operation {
+    /// Whether the next operation gives back what this one takes. It is left out if this one takes nothing.
+    fn is_given_back(self) -> bool {
+        match self {
+            Operation::Lock(_) | Operation::TryLock(_) => true,
+            Operation::Demand { demand, .. } => match demand {
+                Demand::ReadWriteLock(demand) => {
+                    !matches!(demand, ReadWriteDemand::EndRead | ReadWriteDemand::EndWrite)
+                }
+                Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Acquire | SemaphoreDemand::TryAcquire),
+                Demand::Once(demand) => demand == OnceDemand::Begin,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// The word that it accesses, and whether it stores.
     fn access(self) -> Option<(u16, bool)> {
         match self {
@@ -172,11 +210,18 @@ pub enum Turn {
     GivesUp,
     /// Its node objects to the change that it makes.
     Objects,
+    /// It does this branch of its choice.
+    Chooses(u8),
 }
 
 impl Turn {
-    /// All, what everybody does first.
-    pub const ALL: [Turn; 3] = [Turn::Goes, Turn::GivesUp, Turn::Objects];
+    /// All but choices.
+    pub const PLAIN: [Turn; 3] = [Turn::Goes, Turn::GivesUp, Turn::Objects];
+
+    /// Whether it happens at some time, unless another one prevents it.
+    pub fn must_happen(self) -> bool {
+        matches!(self, Turn::Goes | Turn::Chooses(_))
+    }
 
     /// What a thread does, in a trace.
     pub fn words(self) -> &'static str {
@@ -184,6 +229,7 @@ impl Turn {
             Turn::Goes => "goes on",
             Turn::GivesUp => "waits no longer",
             Turn::Objects => "says that its node objects",
+            Turn::Chooses(_) => "begins",
         }
     }
 }
@@ -192,7 +238,7 @@ impl Troubles {
     /// Whether there may be such a turn.
     pub fn allow(self, turn: Turn) -> bool {
         match turn {
-            Turn::Goes => true,
+            Turn::Goes | Turn::Chooses(_) => true,
             Turn::GivesUp => self.give_ups > 0,
             Turn::Objects => self.objections > 0,
         }
@@ -202,7 +248,7 @@ impl Troubles {
     pub fn after(self, turn: Turn) -> Troubles {
         let Troubles { give_ups, objections } = self;
         match turn {
-            Turn::Goes => self,
+            Turn::Goes | Turn::Chooses(_) => self,
             Turn::GivesUp => Troubles { give_ups: give_ups - 1, objections },
             Turn::Objects => Troubles { give_ups, objections: objections - 1 },
         }
@@ -243,6 +289,8 @@ pub struct Setup {
     pub may_disagree: bool,
     /// The changes of protocols, each with its pages.
     pub changes: Vec<(Range<u32>, Protocol)>,
+    /// The objects that are called, where nothing is published for a call.
+    pub objects: Option<Objects>,
     /// The rule that is broken on purpose.
     pub fault: Fault,
     /// The threads.

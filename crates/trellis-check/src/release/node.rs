@@ -5,20 +5,25 @@
 //! acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another node.
 
 use super::changing::Changing;
-use super::conditions::Wait;
+use super::conditions::{self, Wait};
 use super::effects::{Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Turn, Value, faults};
 use crate::model::twinned::{Releasing, Twinned};
+use crate::mutants::SyncMutant;
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Ranges};
 use trellis_cluster_protocol::node::{self, Consistency, Parts, Shard};
 use trellis_cluster_protocol::sync::{
-    self, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Sync, WaitOutcome, WaitStep, Waiter,
+    self, Call, CallOutcome, CallStep, ConditionDemand, Contribution, Demand, Reduction, Sync, WaitOutcome, WaitStep,
+    Waiter,
 };
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
+
+/// Where a name of a call has the number of the operation in its script.
+pub const NAME_NEXT_SHIFT: u32 = 16;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,18 +53,23 @@ pub enum Doing {
 pub struct Thread {
     /// Its number among all threads, which identifies it in calls.
     pub number: u8,
-    /// Its next operation.
+    /// Its next operation in its script.
     pub next: u16,
+    /// The branch that it chose there, and its next operation in the branch.
+    pub(super) branch: Option<u8>,
+    inner: u8,
+    /// How often it has begun its operation again.
+    pub(super) tries: u8,
     /// Its state.
     pub doing: Doing,
     /// It was woken for the page at this place, which is held for it, and has not retried its access.
     pub(super) woken: Option<u8>,
     /// Its call, while it makes one.
-    call: Option<Call>,
+    pub(super) call: Option<Call>,
     /// Its wait for a condition.
     pub(super) wait: Option<Wait>,
-    /// How often it has begun to wait for a condition.
-    pub(super) waits: u8,
+    /// Its call, a wait for a condition, is enrolled.
+    pub(super) is_enrolled: bool,
     /// The values that it loaded.
     pub registers: Vec<Value>,
 }
@@ -71,6 +81,8 @@ pub struct Node {
     pub me: u16,
     pub(super) parts: node::Node<Ranges>,
     pub(super) copies: Twinned,
+    /// Its synchronisation has a rule broken.
+    pub(super) mutant: Option<SyncMutant>,
     /// The change of a protocol that is under way.
     pub(super) changing: Option<Changing>,
     /// The protocol of some pages may be another than at the start.
@@ -82,6 +94,20 @@ pub struct Node {
 }
 
 impl Thread {
+    /// Its operation, unless it is over.
+    pub fn operation(&self, setup: &Setup) -> Operation {
+        match (self.branch, &setup.objects) {
+            (Some(branch), Some(objects)) => objects.branches[usize::from(branch)][usize::from(self.inner)],
+            _ => setup.scripts[usize::from(self.number)].operations[usize::from(self.next)],
+        }
+    }
+
+    /// Names the call that it makes now: no other call of the run has this name.
+    pub(super) fn name(&self) -> Waiter {
+        let place = Waiter::from(self.inner) << 12 | Waiter::from(self.next) << NAME_NEXT_SHIFT;
+        place | Waiter::from(self.tries) << 8 | Waiter::from(self.number)
+    }
+
     /// Whether it publishes, or has published and releases nothing yet.
     fn publishes(&self) -> bool {
         match self.doing {
@@ -99,11 +125,14 @@ impl Node {
         let thread = |(number, script): (usize, &super::Script)| Thread {
             number: number as u8,
             next: 0,
+            branch: None,
+            inner: 0,
+            tries: 0,
             doing: if script.operations.is_empty() { Doing::Over } else { Doing::Ready },
             woken: None,
             call: None,
             wait: None,
-            waits: 0,
+            is_enrolled: false,
             registers: script.registers.clone(),
         };
         let pages = |geometry| {
@@ -115,6 +144,7 @@ impl Node {
             me,
             parts: node::Node::new(pages, Sync::new(NodeId(me), setup.nodes), None, NodeId(0)),
             copies: Twinned::new(setup.pages.len()),
+            mutant: None,
             changing: None,
             has_changed: false,
             calls: 0,
@@ -122,6 +152,11 @@ impl Node {
         };
         if setup.protocol.is_release_consistent() {
             node.use_releases(setup);
+        }
+        if let Some(objects) = &setup.objects {
+            node.mutant = objects.fault.map(|fault| SyncMutant::new(NodeId(me), setup.nodes, fault));
+            let mine = objects.prelude.iter().filter(|(at, _)| *at == me);
+            mine.for_each(|(_, input)| node.parts.sync.step(*input, &mut Vec::new()));
         }
         node
     }
@@ -137,7 +172,7 @@ impl Node {
     pub fn set_scripts(&mut self, setup: &Setup) {
         for thread in &mut self.threads {
             let script = &setup.scripts[usize::from(thread.number)];
-            thread.next = 0;
+            (thread.next, thread.tries) = (0, 0);
             thread.registers.clone_from(&script.registers);
             thread.doing = if script.operations.is_empty() { Doing::Over } else { Doing::Ready };
         }
@@ -148,21 +183,26 @@ impl Node {
         match turn {
             Turn::Goes => self.can_go(setup, thread),
             Turn::GivesUp => match self.threads[thread].doing {
-                Doing::Awaits(step) => step == CallStep::Publish || self.threads[thread].wait.is_some(),
+                Doing::Ready => self.may_fail(setup, thread),
+                Doing::Awaits(CallStep::Await) => {
+                    self.threads[thread].wait.is_some() || self.may_abandon(setup, thread)
+                }
+                Doing::Awaits(step) => step == CallStep::Publish,
                 Doing::AwaitsNotice(step) => step == WaitStep::Await,
                 Doing::Changes => self.changing.as_ref().is_some_and(|changing| changing.can_give_up(setup)),
                 _ => false,
             },
             Turn::Objects => self.threads[thread].doing == Doing::Changes && self.may_object(),
+            Turn::Chooses(branch) => branch < self.choices(setup, thread),
         }
     }
 
     fn can_go(&self, setup: &Setup, thread: usize) -> bool {
-        let Thread { number, next, doing, .. } = self.threads[thread];
-        match doing {
+        match self.threads[thread].doing {
             Doing::Ready => {
-                let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
-                !self.call_of(thread, operation).is_some_and(|call| call.releases()) || !self.is_publishing()
+                let call = self.call_of(thread, self.threads[thread].operation(setup));
+                let releases = call.is_some_and(|call| call.releases());
+                self.choices(setup, thread) == 0 && !(releases && self.is_publishing())
             }
             // It publishes.
             Doing::Waits(WaitStep::LetGo) => !self.is_publishing(),
@@ -205,13 +245,14 @@ impl Node {
             Turn::Goes => self.go(setup, thread, out),
             Turn::GivesUp => self.give_up(setup, thread, out),
             Turn::Objects => self.object(setup, out),
+            Turn::Chooses(branch) => self.choose(setup, thread, branch, out),
         }
         self.let_go(setup, out);
     }
 
-    fn go(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        let Thread { number, next, doing, .. } = self.threads[thread];
-        let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
+    pub(super) fn go(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+        let Thread { number, doing, .. } = self.threads[thread];
+        let operation = self.threads[thread].operation(setup);
         match (doing, operation) {
             (
                 Doing::Ready,
@@ -224,8 +265,7 @@ impl Node {
             (Doing::Ready, Operation::Change(number)) => self.begin_change(setup, thread, number, out),
             (Doing::Changes, _) => self.go_on_changing(setup, out),
             (Doing::Ready, Operation::Announce { page, write, announced }) => {
-                self.threads[thread].next += 1;
-                self.end_if_over(setup, thread);
+                self.passes(setup, thread, 0);
                 let page = setup.page(usize::from(page));
                 let wanted = PageRange::around(page, page.0, setup.region_pages());
                 let wanted = wanted.grow(page, |other| setup.place(other).is_some());
@@ -278,8 +318,7 @@ impl Node {
             }
             _ => unreachable!("only accesses are made"),
         }
-        self.threads[thread].next += 1;
-        self.end_if_over(setup, thread);
+        self.passes(setup, thread, 0);
         self.looks(setup, woken, out);
     }
 
@@ -321,10 +360,20 @@ impl Node {
         }
     }
 
-    pub(super) fn end_if_over(&mut self, setup: &Setup, thread: usize) {
-        let Thread { number, next, .. } = self.threads[thread];
-        let is_over = usize::from(next) >= setup.scripts[usize::from(number)].operations.len();
-        self.threads[thread].doing = if is_over { Doing::Over } else { Doing::Ready };
+    /// The thread's operation is over, and so many behind it are left out.
+    pub(super) fn passes(&mut self, setup: &Setup, thread: usize, left_out: u8) {
+        let of = &mut self.threads[thread];
+        (of.tries, of.is_enrolled) = (0, false);
+        of.inner += 1 + left_out;
+        let ends_at =
+            of.branch.zip(setup.objects.as_ref()).map(|(branch, all)| all.branches[usize::from(branch)].len());
+        match ends_at {
+            Some(end) if usize::from(of.inner) < end => {}
+            Some(_) => (of.branch, of.inner, of.next) = (None, 0, of.next + 1),
+            None => (of.inner, of.next) = (0, of.next + 1 + u16::from(left_out)),
+        }
+        let is_over = usize::from(of.next) >= setup.scripts[usize::from(of.number)].operations.len();
+        of.doing = if is_over { Doing::Over } else { Doing::Ready };
     }
 
     fn submit(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
@@ -347,7 +396,8 @@ impl Node {
 
     /// The call that an operation is, if it is one.
     fn call_of(&self, thread: usize, operation: Operation) -> Option<sync::Input> {
-        let waiter = self.threads[thread].number.into();
+        let number = self.threads[thread].number;
+        let waiter = self.threads[thread].name();
         Some(match operation {
             Operation::Lock(lock) => sync::Input::Acquire(lock.into(), waiter),
             Operation::Unlock(lock) => sync::Input::Release(lock.into()),
@@ -357,18 +407,26 @@ impl Node {
                 let value = u64::from(self.value(thread, source));
                 sync::Input::Operate(flag.into(), sync::Operation::Exchange(value), waiter)
             }
-            Operation::Notify { condition, all: false } => {
-                sync::Input::Demand(condition.into(), Demand::Condition(ConditionDemand::WakeOne), 0)
+            Operation::TryLock(lock) => sync::Input::TryAcquire(lock.into(), waiter),
+            Operation::Sum(round) => {
+                let brought = (u64::from(round) + 1) << (8 * number);
+                sync::Input::Arrive(BARRIER, Contribution::Value(Reduction::Sum, brought), waiter)
             }
-            Operation::Notify { condition, all: true } => {
-                sync::Input::Demand(condition.into(), Demand::Condition(ConditionDemand::NotifyAll), waiter)
+            Operation::Count(word) => sync::Input::Operate(word.into(), sync::Operation::FetchAdd(1), waiter),
+            Operation::Demand { object, demand } => {
+                sync::Input::Demand(object.into(), demand, if demand.is_silent() { 0 } else { waiter })
+            }
+            Operation::Await(condition) => {
+                sync::Input::Demand(condition.into(), Demand::Condition(ConditionDemand::Wait), waiter)
             }
             Operation::Load { .. }
             | Operation::Store { .. }
             | Operation::Add { .. }
             | Operation::Take { .. }
             | Operation::Announce { .. }
-            | Operation::Change(_) => return None,
+            | Operation::Change(_)
+            | Operation::Choose { .. }
+            | Operation::Notify(_) => return None,
         })
     }
 
@@ -383,6 +441,10 @@ impl Node {
     fn take_step(&mut self, setup: &Setup, thread: usize, step: CallStep, out: &mut Out) {
         self.threads[thread].doing = Doing::Awaits(step);
         match step {
+            CallStep::Publish if setup.objects.is_some() => {
+                let enter = self.go_on(thread, CallOutcome::Done);
+                self.take_step(setup, thread, enter, out);
+            }
             CallStep::Publish if setup.fault == Fault::ReleasesUnpublished || self.parts.releases.is_none() => {
                 self.go_on(thread, CallOutcome::Done);
             }
@@ -421,13 +483,22 @@ impl Node {
     /// # Errors
     ///
     /// No thread waits for that.
-    pub(super) fn answered(&mut self, call: Waiter, outcome: CallOutcome) -> Result<(), String> {
+    pub(super) fn answered(
+        &mut self,
+        setup: &Setup,
+        call: Waiter,
+        outcome: CallOutcome,
+        out: &mut Out,
+    ) -> Result<(), String> {
         let awaits = Doing::Awaits(CallStep::Await);
-        let is_it = |thread: &Thread| Waiter::from(thread.number) == call && thread.doing == awaits;
+        let is_it = |thread: &Thread| thread.name() == call && thread.doing == awaits;
         let Some(thread) = self.threads.iter().position(is_it) else {
             return Err(format!("node {} answers {call}, which does not wait", self.me));
         };
-        self.go_on(thread, outcome);
+        let next = self.go_on(thread, outcome);
+        if setup.objects.is_some() {
+            self.take_step(setup, thread, next, out);
+        }
         Ok(())
     }
 
@@ -447,6 +518,7 @@ impl Node {
         match self.threads[thread].doing {
             Doing::Changes => return self.give_up_changing(setup, out),
             Doing::AwaitsNotice(_) => return self.give_up_wait(setup, thread, out),
+            Doing::Ready => return self.fail(setup, thread, out),
             Doing::Awaits(CallStep::Await) => {
                 let call = self.threads[thread].call.expect("it makes a call").input();
                 let abandon = call.abandoned_by().expect("it takes its lock again");
@@ -489,22 +561,27 @@ impl Node {
     }
 
     fn enter(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        let Thread { number, call, .. } = self.threads[thread];
+        let Thread { number, call, tries, .. } = self.threads[thread];
         let input = call.expect("it makes a call").input();
         if input.releases() && setup.fault != Fault::ReleasesUnpublished && self.parts.releases.is_some() {
             faults::end_publication(setup.fault, self.consistency());
         }
         match input {
             sync::Input::Release(lock) => out.event(Event::Unlock { thread: number, lock: lock as u8 }),
-            sync::Input::Arrive(..) => out.event(Event::Arrive { thread: number }),
+            sync::Input::Arrive(..) | sync::Input::Demand(_, Demand::CountingBarrier(_), _) if tries == 0 => {
+                out.event(Event::Arrive { thread: number });
+            }
             _ => {}
+        }
+        if setup.objects.is_some() {
+            out.event(Event::Enters { thread: number, call: input });
         }
         node::enters(&mut self.acting(setup, out), &input);
         match self.go_on(thread, CallOutcome::Done) {
             CallStep::End(outcome) => self.end_call(setup, thread, outcome, out),
             step => self.threads[thread].doing = Doing::Awaits(step),
         }
-        self.take(setup, node::Input::Sync(input), out);
+        self.take(setup, node::Input::Sync(conditions::enrolling(input)), out);
     }
 
     /// The thread's call was answered: what was learnt is applied before the program continues.
@@ -512,7 +589,9 @@ impl Node {
         let Thread { number, call, .. } = self.threads[thread];
         let call = call.expect("it makes a call").input();
         match call {
-            sync::Input::Acquire(lock, _) => out.event(Event::Locked { thread: number, lock: lock as u8 }),
+            sync::Input::Acquire(lock, _) | sync::Input::TryAcquire(lock, _) => {
+                out.event(Event::Locked { thread: number, lock: lock as u8 })
+            }
             sync::Input::Arrive(..) => {
                 if setup.fault == Fault::ForgetsTooEarly {
                     let intervals = &mut self.consistency().knowledge.intervals;
@@ -522,6 +601,7 @@ impl Node {
                 node::leaves(&mut self.acting(setup, out), &call, true);
                 out.event(Event::Left { thread: number });
             }
+            sync::Input::Demand(_, Demand::CountingBarrier(_), _) => out.event(Event::Left { thread: number }),
             _ => {}
         }
     }
@@ -530,11 +610,18 @@ impl Node {
     fn end_call(&mut self, setup: &Setup, thread: usize, outcome: CallOutcome, out: &mut Out) {
         if self.threads[thread].wait.is_some() {
             self.threads[thread].call = None;
-            let failed = WaitOutcome::Failed { is_lock_lost: false };
-            return self.go_on_waiting(thread, if outcome == CallOutcome::Failed { failed } else { WaitOutcome::Done });
+            let outcome = match outcome {
+                CallOutcome::Done | CallOutcome::Granted(_) => WaitOutcome::Done,
+                CallOutcome::NotGranted | CallOutcome::Failed => WaitOutcome::Failed { is_lock_lost: false },
+            };
+            return self.go_on_waiting(thread, outcome);
         }
-        let Thread { number, next, .. } = self.threads[thread];
-        let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
+        let Thread { number, call, .. } = &mut self.threads[thread];
+        let (number, call) = (*number, call.take().expect("it makes a call").input());
+        let operation = self.threads[thread].operation(setup);
+        if setup.objects.is_some() {
+            return self.end_object_call(setup, thread, call, outcome, out);
+        }
         match (operation, outcome) {
             (Operation::Get { register, .. }, CallOutcome::Granted(value)) => {
                 if let Some(register) = self.threads[thread].registers.get_mut(usize::from(register)) {
@@ -544,9 +631,7 @@ impl Node {
             (_, CallOutcome::Granted(_) | CallOutcome::Done) => {}
             (operation, outcome) => out.problem(format!("thread {number} ends {operation:?} with {outcome:?}")),
         }
-        self.threads[thread].call = None;
-        self.threads[thread].next += 1;
-        self.end_if_over(setup, thread);
+        self.passes(setup, thread, 0);
     }
 
     pub(super) fn refresh(&mut self, setup: &Setup, out: &mut Out) {

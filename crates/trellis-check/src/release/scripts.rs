@@ -10,6 +10,7 @@ use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::Base;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
+use trellis_cluster_protocol::sync::{ConditionDemand, Demand};
 
 /// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -338,7 +339,10 @@ fn items(nodes: u16, rounds: &[Value], all: bool) -> Vec<Script> {
     };
     let mut w = Writer::new(2);
     for &by in rounds {
-        w.locked(lock, |w| w.operations.extend([Operation::Add { word, by }, Operation::Notify { condition, all }]));
+        // One of the two forms of each notification is explored.
+        let demand = Demand::Condition(if all { ConditionDemand::NotifyAll } else { ConditionDemand::WakeOne });
+        let notify = Operation::Demand { object: condition, demand };
+        w.locked(lock, |w| w.operations.extend([Operation::Add { word, by }, notify]));
     }
     vec![taker(0), taker(1), w.at(nodes - 1)]
 }
@@ -380,6 +384,7 @@ pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks
         limits: PublicationLimits { unacknowledged_pages_max: 64, together_pages_max: 64 },
         troubles: Troubles::default(),
         may_disagree: false,
+        objects: None,
         fault: Fault::None,
         scripts: scripts(program, size),
     }

@@ -110,6 +110,7 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
         troubles: Troubles { give_ups: Random::for_purpose(number, 2).one_of(&[0, 0, 2, 8]), objections: 0 },
         may_disagree: false,
         changes: Vec::new(),
+        objects: None,
         fault,
         scripts: Vec::new(),
     };

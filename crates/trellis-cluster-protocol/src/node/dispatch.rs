@@ -74,10 +74,18 @@ pub trait Holds<Part>: Outlet {
     fn has_stepped(&mut self) {}
 }
 
+/// The objects, which are held.
+pub trait HoldsObjects: Holds<Sync> {
+    /// They take a fact. A checker that breaks a rule alters it, or what they decide.
+    fn decide(&mut self, input: sync::Input, decided: &mut Vec<sync::Effect>) {
+        self.part().step(input, decided);
+    }
+}
+
 /// A node, of which no part is held. Each part is held alone, for as long as something is done with it.
 pub trait Whole: Parts + Releases + Outlet<Breach = <Self as Parts>::Breach> {
     /// Locks, barriers and other objects, when they are held.
-    type Objects: Holds<Sync> + Outlet<Breach = <Self as Parts>::Breach>;
+    type Objects: HoldsObjects + Outlet<Breach = <Self as Parts>::Breach>;
     /// The shared heap, when it is held.
     type Heap: Holds<Heap> + Outlet<Breach = <Self as Parts>::Breach>;
     /// The membership, when it is held. Shards may be held with it.
@@ -189,8 +197,8 @@ pub struct Sent {
 }
 
 /// The objects, which are held, take a fact.
-pub fn step_objects<O: Holds<Sync>>(objects: &mut O, input: sync::Input) -> Result<Sent, O::Breach> {
-    decide_objects(objects, |sync, decided| sync.step(input, decided))
+pub fn step_objects<O: HoldsObjects>(objects: &mut O, input: sync::Input) -> Result<Sent, O::Breach> {
+    decide_objects(objects, |objects, decided| objects.decide(input, decided))
 }
 
 /// The objects, which are held, ask `peers` about one of them ([`Sync::inquire`]).
@@ -200,15 +208,16 @@ pub fn inquire<O: Holds<Sync>>(
     peers: impl Iterator<Item = NodeId>,
     waiter: Waiter,
 ) -> Result<(), O::Breach> {
-    decide_objects(objects, |sync, decided| sync.inquire(subject, peers, waiter, decided)).map(drop)
+    let ask = |objects: &mut O, decided: &mut Vec<_>| objects.part().inquire(subject, peers, waiter, decided);
+    decide_objects(objects, ask).map(drop)
 }
 
 fn decide_objects<O: Holds<Sync>>(
     objects: &mut O,
-    decide: impl FnOnce(&mut Sync, &mut Vec<sync::Effect>),
+    decide: impl FnOnce(&mut O, &mut Vec<sync::Effect>),
 ) -> Result<Sent, O::Breach> {
     let mut decided = objects.part().take_room();
-    decide(objects.part(), &mut decided);
+    decide(objects, &mut decided);
     let mut sent = Sent::default();
     for effect in decided.drain(..) {
         match effect {

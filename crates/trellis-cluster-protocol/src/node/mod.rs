@@ -35,7 +35,9 @@ mod whole;
 
 pub use consistency::{Consistency, Piggybacking, PublicationLimits, Refreshing};
 pub use departure::{Awaited, Leaving, answer_deferred, answer_held, members_changed};
-pub use dispatch::{Holds, Input, Outlet, Sent, Whole, inquire, receive, step_heap, step_objects, take_fact};
+pub use dispatch::{
+    Holds, HoldsObjects, Input, Outlet, Sent, Whole, inquire, receive, step_heap, step_objects, take_fact,
+};
 pub use frozen::{CannotLock, GatherStep, Gathering, gathering};
 pub use knowledge::Knowledge;
 pub use leaving::{Departures, LeavingStep, Route, left_behind};

@@ -9,13 +9,14 @@
 
 use super::change::Changes;
 use super::{
-    Carrier, Consistency, Holds, Input, Leaving, LeavingStep, Outlet, Parts, Releases, Shard, TakeOver, Whole,
+    Carrier, Consistency, Holds, HoldsObjects, Input, Leaving, LeavingStep, Outlet, Parts, Releases, Shard, TakeOver,
+    Whole,
 };
 use crate::coherence::Coherence;
 use crate::heap::{self, Heap};
 use crate::membership::{self, Membership};
 use crate::page::{CHUNK_PAGES, NodeId, PageIndex};
-use crate::sync::{Sync, Waiter};
+use crate::sync::{self, Sync, Waiter};
 use crate::{Nanoseconds, wire};
 use alloc::vec::Vec;
 use core::ops::{DerefMut, Range};
@@ -67,6 +68,11 @@ pub trait Effects: Parts + Sized {
     ///
     /// The decision breaks a rule.
     fn heeds(&mut self, effect: membership::Effect) -> Result<bool, <Self as Parts>::Breach>;
+
+    /// The objects take a fact. A checker that breaks a rule alters it, or what they decide.
+    fn decide_objects(&mut self, input: sync::Input, decided: &mut Vec<sync::Effect>) {
+        self.node().sync.step(input, decided);
+    }
 
     /// Sends a message, with the knowledge that is attached to it.
     fn send(&mut self, to: NodeId, message: wire::Message, knowledge: Vec<u8>) -> Result<(), <Self as Parts>::Breach>;
@@ -209,6 +215,12 @@ impl<E: Effects> Outlet for E {
 impl<E: Effects> Holds<Sync> for E {
     fn part(&mut self) -> &mut Sync {
         &mut self.node().sync
+    }
+}
+
+impl<E: Effects> HoldsObjects for E {
+    fn decide(&mut self, input: sync::Input, decided: &mut Vec<sync::Effect>) {
+        self.decide_objects(input, decided);
     }
 }
 

@@ -92,7 +92,7 @@ impl Demand {
     }
 
     /// Whether no call waits for an answer, and none is given.
-    pub(super) fn is_silent(self) -> bool {
+    pub fn is_silent(self) -> bool {
         match self {
             Demand::ReadWriteLock(demand) => demand.is_end(),
             Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Post(_)),

@@ -9,7 +9,9 @@ use std::ops::{DerefMut, Range};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::heap::{self, Heap};
 use trellis_cluster_protocol::membership::{self, Membership};
-use trellis_cluster_protocol::node::{self, Carrier, Consistency, Holds, Order, Outlet, Parts, Releases, Whole};
+use trellis_cluster_protocol::node::{
+    self, Carrier, Consistency, Holds, HoldsObjects, Order, Outlet, Parts, Releases, Whole,
+};
 use trellis_cluster_protocol::sync::{Sync, Waiter};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange, wire};
 
@@ -188,6 +190,8 @@ impl Holds<Sync> for NodeCarrier<'_, Guard<'_, synchronisation::State>> {
         }
     }
 }
+
+impl HoldsObjects for NodeCarrier<'_, Guard<'_, synchronisation::State>> {}
 
 impl Holds<Heap> for NodeCarrier<'_, Guard<'_, Heap>> {
     fn part(&mut self) -> &mut Heap {
