@@ -3,6 +3,7 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -191,6 +192,39 @@ static void of_long_loops(void) {
     for (int i = 0; i < THREADS; i++) CHECK(each[i] > COUNT / THREADS * 0.96 && each[i] < COUNT / THREADS * 1.04);
 }
 
+// Allocators with an alignment and a pool, which threads of all nodes use.
+static void of_allocators(void) {
+    omp_alloctrait_t traits[] = {
+        {omp_atk_alignment, 256}, {omp_atk_pool_size, 4096}, {omp_atk_fallback, omp_atv_null_fb}};
+    omp_allocator_handle_t own = omp_init_allocator(omp_default_mem_space, 3, traits);
+    omp_allocator_handle_t before = omp_get_default_allocator();
+    CHECK(own != omp_null_allocator && before == omp_default_mem_alloc);
+    omp_set_default_allocator(own);
+    int refused = 0;
+    char *blocks[8];
+#pragma omp parallel num_threads(4) reduction(+ : refused)
+    {
+        int first = 2 * omp_get_thread_num();
+        for (int i = first; i < first + 2; i++) {
+            blocks[i] = omp_alloc(1000, omp_null_allocator);
+            refused += !blocks[i];
+            CHECK((uintptr_t)blocks[i] % 256 == 0);
+            if (blocks[i]) memset(blocks[i], i, 1000);
+        }
+    }
+    CHECK(refused >= 4 && refused < 8);
+    for (int i = 0; i < 8; i++) {
+        CHECK(!blocks[i] || (blocks[i][0] == i && blocks[i][999] == i));
+        omp_free(blocks[i], own);
+    }
+    char *large = omp_alloc(3000, own);
+    CHECK(large != NULL);
+    omp_free(large, omp_null_allocator);
+    omp_set_default_allocator(before);
+    omp_destroy_allocator(own);
+    omp_display_env(0);
+}
+
 // The main thread leaves; the threads of its region do not keep the program.
 static void of_leaving(void) {
     begin_regions(&(long){0});
@@ -203,6 +237,7 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "threads")) of_threads();
     if (!strcmp(which, "environment")) of_environment();
     if (!strcmp(which, "exit")) of_exit();
+    if (!strcmp(which, "allocators")) of_allocators();
     if (!strcmp(which, "pipeline")) of_pipeline();
     if (!strcmp(which, "locked tasks")) of_locked_tasks();
     if (!strcmp(which, "untied tasks")) of_untied_tasks();

@@ -341,7 +341,8 @@ fn regions_of_openmp_in_unusual_places() {
         ("OMP_SCHEDULE", "guided,9"),
         ("OMP_MAX_ACTIVE_LEVELS", "4"),
     ];
-    const USES: [&str; 9] = [
+    const USES: [&str; 10] = [
+        "allocators",
         "threads",
         "environment",
         "pipeline",

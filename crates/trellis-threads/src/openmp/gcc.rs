@@ -6,13 +6,13 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use super::cancel;
 use super::doacross::{self, Dimension, Marks};
 use super::locks;
 use super::sharing::{Kind, Loop, iterations, task_part};
 use super::tasks::{self, Dependence, TaskWork};
 use super::team::{self, Work};
 use super::{Thread, WAY_OUT, this_thread};
+use super::{allocators, cancel};
 use crate::runtime;
 
 type Function = extern "C-unwind" fn(*mut c_void);
@@ -482,11 +482,11 @@ exports! {
     }
 
     // Memory.
-    fn GOMP_alloc(alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::memalign(alignment.max(16), bytes)
+    fn GOMP_alloc(alignment: usize, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::allocate(alignment, bytes, allocator)
     }
     fn GOMP_free(block: *mut c_void, _allocator: usize) {
-        libc::free(block);
+        allocators::free(block);
     }
 }
 
@@ -626,7 +626,11 @@ impl New {
         change: impl FnOnce(*mut c_void),
     ) {
         let thread = this_thread();
-        let work = TaskWork::Gcc { function: self.function as usize, alignment: self.alignment };
+        if cancel::is_cancelled(thread, cancel::What::Tasks) {
+            return;
+        }
+        let (function, is_made) = (self.function as usize, self.copy.is_some());
+        let work = TaskWork::Gcc { function, alignment: self.alignment, is_made };
         let task = tasks::child(thread, work, self.bytes + self.alignment, is_final);
         let data = tasks::data_of(task, self.alignment) as *mut c_void;
         // SAFETY: the compiler's data and function, and room for the data.

@@ -4,6 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use super::allocators::{self, Trait};
 use super::settings::LEVELS_MAX;
 use super::sharing::Kind;
 use super::{Thread, locks, tasks, this_thread};
@@ -172,27 +173,71 @@ exports! {
         0
     }
 
-    // Every allocator gives memory of the program.
-    fn omp_alloc(bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::malloc(bytes)
+    // Memory.
+    fn omp_init_allocator(_space: usize, count: c_int, traits: *const Trait) -> usize {
+        make_allocator(count, traits)
     }
-    fn omp_aligned_alloc(alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::memalign(alignment.max(16), bytes)
+    fn omp_init_allocator_(_space: *const usize, count: *const c_int, traits: *const Trait) -> usize {
+        make_allocator(*count, traits)
     }
-    fn omp_calloc(count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::calloc(count, bytes)
+    fn omp_init_allocator_8_(_space: *const usize, count: *const i64, traits: *const Trait) -> usize {
+        make_allocator(*count as c_int, traits)
     }
-    fn omp_aligned_calloc(alignment: usize, count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        aligned_zeros(alignment, count, bytes)
+    fn omp_destroy_allocator(allocator: usize) {
+        allocators::end(allocator);
     }
-    fn omp_realloc(block: *mut c_void, bytes: usize, _allocator: usize, _free_allocator: usize) -> *mut c_void {
-        libc::realloc(block, bytes)
+    fn omp_destroy_allocator_(allocator: *const usize) {
+        allocators::end(*allocator);
+    }
+    fn omp_set_default_allocator(allocator: usize) {
+        set_default_allocator(allocator);
+    }
+    fn omp_set_default_allocator_(allocator: *const usize) {
+        set_default_allocator(*allocator);
+    }
+    fn omp_get_default_allocator() -> usize {
+        this_thread().settings().allocator
+    }
+    fn omp_get_default_allocator_() -> usize {
+        this_thread().settings().allocator
+    }
+    fn omp_alloc(bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::allocate(1, bytes, allocator)
+    }
+    fn omp_aligned_alloc(alignment: usize, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::allocate(alignment, bytes, allocator)
+    }
+    fn omp_calloc(count: usize, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::zeroed(1, count, bytes, allocator)
+    }
+    fn omp_aligned_calloc(alignment: usize, count: usize, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::zeroed(alignment, count, bytes, allocator)
+    }
+    fn omp_realloc(block: *mut c_void, bytes: usize, allocator: usize, _free_allocator: usize) -> *mut c_void {
+        allocators::change(block, bytes, allocator)
     }
     fn omp_free(block: *mut c_void, _allocator: usize) {
-        libc::free(block);
+        allocators::free(block);
+    }
+
+    // Threads are not bound to places, and there are no devices.
+    fn omp_get_place_proc_ids(_place: c_int, _numbers: *mut c_int) {}
+    fn omp_get_place_proc_ids_(_place: *const c_int, _numbers: *mut c_int) {}
+    fn omp_get_partition_place_nums(_numbers: *mut c_int) {}
+    fn omp_get_partition_place_nums_(_numbers: *mut c_int) {}
+    fn omp_get_place_proc_ids_8_(_place: *const i64, _numbers: *mut i64) {}
+    fn omp_get_partition_place_nums_8_(_numbers: *mut i64) {}
+    fn omp_display_env(_verbose: c_int) {}
+    fn omp_display_env_(_verbose: *const c_int) {}
+    fn omp_display_env_8_(_verbose: *const i64) {}
+    fn omp_control_tool(_command: c_int, _modifier: c_int, _argument: *mut c_void) -> c_int {
+        // No tool is there.
+        -2
     }
 
     // Functions that only LLVM's library has.
+    fn kmp_set_warnings_on() {}
+    fn kmp_set_warnings_off() {}
     fn kmp_malloc(bytes: usize) -> *mut c_void {
         libc::malloc(bytes)
     }
@@ -223,17 +268,19 @@ exports! {
     fn kmp_set_library_throughput() {}
 }
 
-/// Memory of zeros at a multiple of `alignment`; null if there is none.
-fn aligned_zeros(alignment: usize, count: usize, bytes: usize) -> *mut c_void {
-    let Some(bytes) = count.checked_mul(bytes) else { return std::ptr::null_mut() };
-    // SAFETY: a size, and memory of that size.
-    unsafe {
-        let memory = libc::memalign(alignment.max(16), bytes);
-        if !memory.is_null() {
-            memory.cast::<u8>().write_bytes(0, bytes);
-        }
-        memory
+/// # Safety
+/// There are as many traits.
+unsafe fn make_allocator(count: c_int, traits: *const Trait) -> usize {
+    match count {
+        // SAFETY: the caller's promise.
+        1.. => allocators::make(unsafe { std::slice::from_raw_parts(traits, count as usize) }),
+        _ => allocators::make(&[]),
     }
+}
+
+fn set_default_allocator(allocator: usize) {
+    let allocator = if allocator == 0 { allocators::DEFAULT } else { allocator };
+    this_thread().set(|settings| settings.allocator = allocator);
 }
 
 /// Seconds since some moment.
@@ -246,6 +293,7 @@ fn now() -> f64 {
 
 /// Sets the schedule that `schedule(runtime)` stands for. A batch size below 1 stands for the default of the kind.
 fn set_schedule(kind: c_int, batch: c_int) {
+    let is_monotonic = kind & MONOTONIC != 0;
     let (kind, least) = match kind & !MONOTONIC {
         STATIC => (Kind::Static, 0),
         DYNAMIC => (Kind::Dynamic, 1),
@@ -253,7 +301,10 @@ fn set_schedule(kind: c_int, batch: c_int) {
         AUTO => (Kind::Static, 0),
         _ => return,
     };
-    this_thread().set(|settings| (settings.schedule, settings.batch) = (kind, batch.max(least) as u32));
+    this_thread().set(|settings| {
+        (settings.schedule, settings.batch) = (kind, batch.max(least) as u32);
+        settings.is_monotonic = is_monotonic;
+    });
 }
 
 fn schedule() -> (c_int, c_int) {
@@ -263,6 +314,7 @@ fn schedule() -> (c_int, c_int) {
         Kind::Dynamic | Kind::Sections => DYNAMIC,
         Kind::Guided => GUIDED,
     };
+    let kind = if settings.is_monotonic { kind | MONOTONIC } else { kind };
     (kind, settings.batch as c_int)
 }
 

@@ -7,13 +7,13 @@
 use std::ffi::{c_int, c_void};
 
 use super::arguments::{fork, invoke};
-use super::cancel;
 use super::doacross::{self, Dimension, Marks};
 use super::locks;
 use super::sharing::{Kind, Loop, iterations, own_part, task_part};
 use super::tasks::{self, Dependence, TaskWork};
 use super::team;
 use super::{Thread, WAY_OUT, this_thread};
+use super::{allocators, cancel};
 use crate::context::own_slot;
 use crate::{relaxed, runtime};
 
@@ -578,6 +578,12 @@ exports! {
     fn __kmpc_init_lock(_place: usize, _thread: c_int, lock: *mut *mut c_void) {
         locks::init(lock.cast());
     }
+    fn __kmpc_init_lock_with_hint(_place: usize, _thread: c_int, lock: *mut *mut c_void, _hint: usize) {
+        locks::init(lock.cast());
+    }
+    fn __kmpc_init_nest_lock_with_hint(_place: usize, _thread: c_int, lock: *mut *mut c_void, _hint: usize) {
+        locks::init_nestable(lock.cast());
+    }
     fn __kmpc_destroy_lock(_place: usize, _thread: c_int, _lock: *mut *mut c_void) {}
     fn __kmpc_set_lock(_place: usize, _thread: c_int, lock: *mut *mut c_void) {
         locks::lock(lock.cast());
@@ -610,6 +616,9 @@ exports! {
     }
     fn __kmpc_omp_task(_place: usize, _thread: c_int, task: *mut KmpTask) -> c_int {
         submit(task, true, &[]);
+        0
+    }
+    fn __kmpc_omp_reg_task_with_affinity(_place: usize, _thread: c_int, _task: *mut KmpTask, _count: c_int, _list: usize) -> c_int {
         0
     }
     fn __kmpc_omp_task_parts(_place: usize, _thread: c_int, task: *mut KmpTask) -> c_int {
@@ -664,20 +673,26 @@ exports! {
     }
 
     // Memory.
-    fn __kmpc_alloc(_thread: c_int, bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::malloc(bytes)
+    fn __kmpc_alloc(_thread: c_int, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::allocate(1, bytes, allocator)
     }
-    fn __kmpc_aligned_alloc(_thread: c_int, alignment: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::memalign(alignment.max(16), bytes)
+    fn __kmpc_aligned_alloc(_thread: c_int, alignment: usize, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::allocate(alignment, bytes, allocator)
     }
-    fn __kmpc_calloc(_thread: c_int, count: usize, bytes: usize, _allocator: usize) -> *mut c_void {
-        libc::calloc(count, bytes)
+    fn __kmpc_calloc(_thread: c_int, count: usize, bytes: usize, allocator: usize) -> *mut c_void {
+        allocators::zeroed(1, count, bytes, allocator)
     }
-    fn __kmpc_realloc(_thread: c_int, block: *mut c_void, bytes: usize, _allocator: usize, _free: usize) -> *mut c_void {
-        libc::realloc(block, bytes)
+    fn __kmpc_realloc(_thread: c_int, block: *mut c_void, bytes: usize, allocator: usize, _free: usize) -> *mut c_void {
+        allocators::change(block, bytes, allocator)
     }
     fn __kmpc_free(_thread: c_int, block: *mut c_void, _allocator: usize) {
-        libc::free(block);
+        allocators::free(block);
+    }
+    fn __kmpc_init_allocator(_thread: c_int, _space: usize, count: c_int, traits: *const allocators::Trait) -> usize {
+        allocators::make(if count > 0 { std::slice::from_raw_parts(traits, count as usize) } else { &[] })
+    }
+    fn __kmpc_destroy_allocator(_thread: c_int, allocator: usize) {
+        allocators::end(allocator);
     }
 }
 

@@ -51,6 +51,7 @@ macro_rules! unsupported {
     )* };
 }
 
+mod allocators;
 mod arguments;
 mod cancel;
 mod doacross;

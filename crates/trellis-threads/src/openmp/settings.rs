@@ -24,9 +24,13 @@ pub(super) struct Settings {
     pub(super) is_dynamic: bool,
     /// Whether constructs can be cancelled.
     pub(super) cancels: bool,
+    /// The allocator that a call without one uses.
+    pub(super) allocator: usize,
     /// The schedule that `schedule(runtime)` stands for.
     pub(super) schedule: Kind,
     pub(super) batch: u32,
+    /// Whether the program wants its batches to ascend, which they always do.
+    pub(super) is_monotonic: bool,
 }
 
 impl Settings {
@@ -37,8 +41,10 @@ impl Settings {
         active_levels_max: 1,
         is_dynamic: false,
         cancels: false,
+        allocator: super::allocators::DEFAULT,
         schedule: Kind::Dynamic,
         batch: 1,
+        is_monotonic: false,
     };
 
     pub(super) fn is_known(&self) -> bool {

@@ -41,8 +41,9 @@ pub(super) fn are_used() -> bool {
 pub(super) enum TaskWork {
     /// None: it is the task of a thread itself.
     Implicit,
-    /// A function of GCC's compiler; its data begin at a multiple of their alignment.
-    Gcc { function: usize, alignment: usize },
+    /// A function of GCC's compiler; its data begin at a multiple of their alignment. If the compiler has made them by a
+    /// function, only the task itself ends them.
+    Gcc { function: usize, alignment: usize, is_made: bool },
     /// A task of LLVM's compiler.
     Llvm(llvm::Sizes),
 }
@@ -287,15 +288,20 @@ pub(super) fn await_dependences(thread: &Thread, dependences: &[Dependence]) {
     release(waiter);
 }
 
+/// Whether a task that was made runs, although its group may have been given up.
+fn is_to_run(thread: &Thread, work: TaskWork) -> bool {
+    matches!(work, TaskWork::Gcc { is_made: true, .. }) || !cancel::is_cancelled(thread, cancel::What::Tasks)
+}
+
 /// Does a task, and marks it as done.
 fn do_task(thread: &Thread, task: *mut Task) {
     // SAFETY: a task that nobody else does.
     let (work, settings) = unsafe { ((*task).work, (*task).settings) };
     let before = (thread.task.replace(task), thread.settings.replace(settings));
-    while !cancel::is_cancelled(thread, cancel::What::Tasks) {
+    while is_to_run(thread, work) {
         match work {
             TaskWork::Implicit => {}
-            TaskWork::Gcc { function, alignment } => {
+            TaskWork::Gcc { function, alignment, .. } => {
                 let data = data_of(task, alignment);
                 // SAFETY: what the compiler passed for this.
                 unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(usize)>(function)(data) };
