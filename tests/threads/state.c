@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include <errno.h>
+#include <iconv.h>
 #include <locale.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -134,6 +135,17 @@ static void environment(int number) {
     freelocale(made);
 }
 
+// The C library loads what it needs for this.
+static void conversion(void) {
+    iconv_t made = iconv_open("UTF-8", "ISO-8859-15");
+    CHECK(made != (iconv_t)-1);
+    char text[] = "\xa4", converted[8] = "", *from = text, *to = converted;
+    size_t left = 1, room = sizeof converted - 1;
+    CHECK(iconv(made, &from, &left, &to, &room) == 0 && strcmp(converted, "\xe2\x82\xac") == 0);
+    CHECK(iconv_close(made) == 0);
+    CHECK(iconv_open("UTF-8", "no such code") == (iconv_t)-1 && errno == EINVAL);
+}
+
 static void others(int number) {
     char text[8] = "";
     FILE *echo = popen("echo there; exit 3", "r");
@@ -151,6 +163,7 @@ static void *work(void *argument) {
     int number = (int)(long)argument;
     signals(number);
     environment(number);
+    conversion();
     others(number);
     return NULL;
 }

@@ -12,6 +12,7 @@ use std::mem::transmute;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::actions::KernelAction;
+use crate::context::aside;
 use crate::control::{self, control};
 use crate::table::reals;
 use crate::time::FOREVER;
@@ -196,6 +197,26 @@ fn follow_names(after: usize) -> usize {
         }
     }
     version
+}
+
+/// iconv_open(3) at another node than node 0: the C library loads a part of itself, which no other node has at that address.
+///
+/// # Safety
+/// As iconv_open(3), which `real` is.
+pub(crate) unsafe fn open_conversion(
+    real: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void,
+    to: *const c_char,
+    from: *const c_char,
+) -> *mut c_void {
+    let (conversion, error) = aside(|| {
+        // SAFETY: the caller's promise.
+        let conversion = unsafe { real(to, from) };
+        (conversion, trellis_interpose::errno())
+    });
+    if conversion as isize == -1 {
+        trellis_interpose::set_errno(error);
+    }
+    conversion
 }
 
 /// tzset(3) at every node.

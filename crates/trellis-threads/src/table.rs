@@ -170,6 +170,7 @@ functions! {
     fn putenv(text: *mut c_char) -> c_int = with |real| of_program!(real(text), state::change_environment(real as *mut c_void, [text as usize, 0, 0]));
     fn clearenv() -> c_int = with |real| of_program!(real(), state::change_environment(real as *mut c_void, [0; 3]));
     fn setlocale(category: c_int, name: *const c_char) -> *mut c_char = with |real| of_program!(real(category, name), state::set_locale(real, category, name));
+    fn iconv_open(to: *const c_char, from: *const c_char) -> *mut c_void = with |real| of_program_if!(start::node() != 0, real(to, from), state::open_conversion(real, to, from));
     fn tzset() -> () = with |real| of_program!(real(), state::set_time_zone(real));
 
     // The user. The C library changes it for all threads of the process, including those of Trellis.
