@@ -1,8 +1,8 @@
 //! Cancellation of threads of the program (pthread_cancel(3p)), by threads of any node.
 //!
 //! The C library has bits for it in the control block of each thread, and its cancellation points look at them. The block is
-//! the same memory on every node, so a request is those bits. What the thread waits for is interrupted by a signal to it, at its
-//! node, and to its deputy, if node 0 makes a system call for it.
+//! the same memory on every node, so a request is those bits. A signal to the thread interrupts its system call, and one to
+//! its deputy the call that node 0 makes for it.
 //!
 //! Promises: a thread ends by the C library's own function for it, which runs the handlers that the thread has pushed, and in
 //! its own code. No request is lost: a system call that is a cancellation point has not begun when a request is seen, or the
@@ -218,6 +218,8 @@ pub(crate) fn interrupt_self(slot: usize) {
 pub(crate) fn signalled(slot: usize) {
     SIGNALLED[slot].store(true, Ordering::SeqCst);
     WAIT_INTERRUPTS[slot].store(true, Ordering::SeqCst);
+    // The thread may have been about to sleep when the handler came.
+    runtime::interrupt();
 }
 
 /// Calls a wait that is a cancellation point, with the address of the interrupt, or 0 if the thread ignores requests. The
