@@ -26,7 +26,7 @@ mod reserve;
 mod sys;
 
 pub use arena::Arena;
-pub use catch::{Abilities, Catcher, choose};
+pub use catch::{Abilities, Catcher, PageSet, choose};
 pub use doctor::{CALLS, Capabilities, Capability, probe};
 pub use error::{MapError, RegionError, UnknownWord};
 pub use places::Piece;

@@ -40,6 +40,11 @@ pub(crate) fn end() -> bool {
     IS_LOADING.swap(false, Ordering::Relaxed)
 }
 
+/// How much of the memory libraries have taken.
+pub(crate) fn bytes_used() -> usize {
+    NEXT.load(Ordering::Relaxed).min(START + BYTES) - START
+}
+
 /// Whether a library is allocating.
 pub(crate) fn is_loading() -> bool {
     IS_LOADING.load(Ordering::Relaxed)

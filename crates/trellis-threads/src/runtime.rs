@@ -19,9 +19,10 @@ pub(crate) struct Begin {
     pub(crate) control_bytes: usize,
     pub(crate) slots: usize,
     pub(crate) room_bytes: usize,
-    /// The memory that libraries have allocated already.
+    /// The memory for what libraries allocate before the program begins, and how much of it is in use.
     pub(crate) early: usize,
     pub(crate) early_bytes: usize,
+    pub(crate) early_bytes_used: usize,
     pub(crate) node: usize,
     pub(crate) nodes: usize,
     pub(crate) base: usize,
@@ -51,7 +52,7 @@ pub(crate) struct Begin {
 }
 
 /// The version of this interface.
-pub(crate) const VERSION: usize = 7;
+pub(crate) const VERSION: usize = 8;
 
 macro_rules! functions {
     ($($name:ident: $symbol:literal = fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {

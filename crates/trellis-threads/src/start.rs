@@ -116,6 +116,7 @@ pub(crate) unsafe fn start_main(
         room_bytes: ROOM_BYTES,
         early: early::START,
         early_bytes: if has_early { early::BYTES } else { 0 },
+        early_bytes_used: early::bytes_used(),
         strict: strict.as_ptr() as usize,
         strict_count: strict.len(),
         threads: threads::number_here().as_ptr() as usize,

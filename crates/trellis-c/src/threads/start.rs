@@ -36,9 +36,11 @@ pub struct Begin {
     slots: usize,
     /// The room of a thread, which the caller sets.
     slot_bytes: usize,
-    /// The memory that the program's libraries have allocated already, which the caller sets.
+    /// The memory for what the program's libraries allocate before it begins, and how much of it is in use, which the
+    /// caller sets.
     early: usize,
     early_bytes: usize,
+    early_bytes_used: usize,
     node: usize,
     nodes: usize,
     /// The address of the region, and its size.
@@ -71,7 +73,7 @@ pub struct Begin {
     libraries_bytes: usize,
 }
 
-const VERSION: usize = 7;
+const VERSION: usize = 8;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;
@@ -163,7 +165,9 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
         make_calls_whole(&layout.images, [LIBRARIES, objects, base + queued.end..base + region_bytes]);
     }
     agree(&layout, base + objects_at);
-    take_over(&layout.images);
+    let unused = begin.early + begin.early_bytes_used.next_multiple_of(PAGE_BYTES)..begin.early + begin.early_bytes;
+    let used = |pages: &Range<usize>| pages.start..if pages.end == unused.end { unused.start } else { pages.end };
+    take_over(&layout.images.iter().map(used).collect::<Vec<_>>());
     begin.node = cluster().node();
     begin.nodes = cluster().nodes();
     begin.base = base;
@@ -337,11 +341,11 @@ fn agree(layout: &Layout, at: usize) {
     patiently("the start of the program", || cluster().barrier(BARRIER));
 }
 
-/// Puts the region in the place of the variables, and their contents into it.
-fn take_over(images: &[Range<usize>]) {
+/// Puts the region in the place of the variables, and the contents of these pages of them into it.
+fn take_over(used: &[Range<usize>]) {
     // SAFETY: variables that nothing uses before the program begins.
     unsafe {
-        with_contents(images, || {
+        with_contents(used, || {
             if let Err(error) = cluster().region().occupy() {
                 stop(format_args!("the variables of the program cannot be shared: {error}"));
             }
@@ -355,16 +359,12 @@ fn take_over(images: &[Range<usize>]) {
 /// # Safety
 /// They are readable, and nothing else uses them.
 pub(super) unsafe fn with_contents(memory: &[Range<usize>], occupy: impl FnOnce()) {
-    let pages = memory.iter().flat_map(|pages| pages.clone().step_by(PAGE_BYTES));
+    let pages = memory.iter().filter(|_| cluster().node() == 0).flat_map(|pages| pages.clone().step_by(PAGE_BYTES));
     // SAFETY: the caller's promise.
-    let contents = |page: usize| unsafe { *(page as *const [u8; PAGE_BYTES]) };
-    let is_first = cluster().node() == 0;
+    let content = |page: usize| unsafe { &*(page as *const [u8; PAGE_BYTES]) };
     // Pages that were never stored to stay as they are in the region: zero, and of no node.
-    let saved: Vec<(usize, [u8; PAGE_BYTES])> = pages
-        .filter(|_| is_first)
-        .map(|page| (page, contents(page)))
-        .filter(|(_, content)| *content != [0; PAGE_BYTES])
-        .collect();
+    let saved: Vec<(usize, [u8; PAGE_BYTES])> =
+        pages.filter(|page| *content(*page) != [0; PAGE_BYTES]).map(|page| (page, *content(page))).collect();
     occupy();
     for (page, content) in saved {
         // SAFETY: a page of the region, which only this node uses now.

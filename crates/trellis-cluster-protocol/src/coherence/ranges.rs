@@ -37,8 +37,10 @@ impl Ranges {
     /// The region would have too many protocols.
     pub fn begin(&mut self, range: PageRange, protocol: Protocol) -> Result<(), CannotChange> {
         let to = self.place_of(protocol)?;
-        let first = self.slot(range.first());
-        self.chosen[first..first + range.count() as usize].fill(to);
+        if !self.chosen.is_empty() {
+            let first = self.slot(range.first());
+            self.chosen[first..first + range.count() as usize].fill(to);
+        }
         Ok(())
     }
 
@@ -52,7 +54,7 @@ impl Ranges {
                 self.protocols.len() - 1
             }
         };
-        if self.chosen.is_empty() {
+        if self.chosen.is_empty() && self.protocols.len() > 1 {
             self.chosen = vec![0; self.geometry.slots()];
         }
         Ok(to as u8)

@@ -41,7 +41,7 @@ use trellis_cluster_protocol::node::PublicationLimits;
 use trellis_cluster_protocol::prefetch::Streams;
 use trellis_cluster_protocol::wire::{self, Limits};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
-use trellis_memory::{Detection, Region as MappedRegion};
+use trellis_memory::{Detection, PageSet, Region as MappedRegion};
 use trellis_transport::{Link, Payload, SendError};
 
 use crate::cluster::WaitError;
@@ -131,7 +131,7 @@ pub(crate) struct Node {
     /// Peers from whom something arrived since the last tick.
     heard: Box<[AtomicBool]>,
     /// One bit per page: set when its memory exists and is mapped in the privileged view, which stays so.
-    prepared: Box<[AtomicU64]>,
+    prepared: PageSet,
     /// What [`Node::now`] returned last.
     recent: AtomicU64,
     /// Peers that the membership knows to be up.
@@ -232,7 +232,10 @@ impl Node {
         let pages = region.pages() as u32;
         let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
         let marks = detect_stores(&config, &region)?;
-        let already = if config.reserve == Reserve::Full { u64::MAX } else { 0 };
+        let prepared = PageSet::new(region.pages());
+        if config.reserve == Reserve::Full {
+            prepared.set(0, region.pages(), true);
+        }
         // Pages that lie at memory servers have their own fault threads.
         let faults = if config.is_leased() { None } else { region.event_fd() };
         let progress = Progress::new(&config, link.readiness(), faults)?;
@@ -274,7 +277,7 @@ impl Node {
             bodies: sink::Bodies::new(),
             heap: heap::SharedHeap::new(&config),
             heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
-            prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(already)).collect(),
+            prepared,
             recent: AtomicU64::new(0),
             met: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             waiters: Waiters::new()?,
@@ -309,19 +312,12 @@ impl Node {
 
     /// Makes the memory of pages before bytes are received into it, unless it exists already.
     fn prepare(&self, range: PageRange) -> Result<(), trellis_memory::MapError> {
-        let place = |page: PageIndex| (&self.prepared[page.0 as usize / 64], 1u64 << (page.0 % 64));
-        let is_prepared = |page| {
-            let (word, bit) = place(page);
-            word.load(Ordering::Relaxed) & bit != 0
-        };
-        if range.pages().all(is_prepared) {
+        let (first, end) = (range.first().0 as usize, range.end() as usize);
+        if self.prepared.run(first, end) == (true, end) {
             return Ok(());
         }
-        self.region.prepare(range.first().0 as usize, range.count() as usize)?;
-        for page in range.pages() {
-            let (word, bit) = place(page);
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
+        self.region.prepare(first, end - first)?;
+        self.prepared.set(first, end, true);
         Ok(())
     }
 

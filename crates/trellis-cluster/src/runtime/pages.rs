@@ -1,11 +1,13 @@
 //! The protocol of pages: takes a shard's lock, lets the protocol decide, and carries out what it decided.
 
+use std::ops::Range;
+
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Choice, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node;
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, runs};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 use super::carrier::NodeCarrier;
 use super::diffs::Pieces;
@@ -69,7 +71,7 @@ impl Shard {
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
             let end = (range.end / config.page_bytes) as u32;
-            for run in runs(first..end).filter(|run| shard_number(run.first()) == shard) {
+            for run in runs_of(shard, first..end) {
                 ranges.begin(run, range.protocol).expect("the region's protocols were counted");
             }
         }
@@ -129,7 +131,18 @@ fn home(config: &Config) -> Home {
 
 /// Which shard looks after `page`.
 pub(super) fn shard_number(page: PageIndex) -> u32 {
-    page.0 / trellis_cluster_protocol::CHUNK_PAGES % SHARDS
+    page.0 / CHUNK_PAGES % SHARDS
+}
+
+/// The runs, of one chunk each, that together are those of `pages` that this shard looks after.
+fn runs_of(shard: u32, pages: Range<u32>) -> impl Iterator<Item = PageRange> {
+    let end = if pages.is_empty() { 0 } else { pages.end.div_ceil(CHUNK_PAGES) };
+    let chunks = pages.start / CHUNK_PAGES..end;
+    let first = chunks.start + (shard + SHARDS - chunks.start % SHARDS) % SHARDS;
+    (first..chunks.end).step_by(SHARDS as usize).map(move |chunk| {
+        let page = pages.start.max(chunk * CHUNK_PAGES);
+        PageRange::around(PageIndex(page), page, pages.end)
+    })
 }
 
 impl Node {
@@ -316,5 +329,23 @@ impl Node {
             return;
         }
         let Ok(()) = node::take_due(&mut NodeCarrier { node: self, held: shard }, self.now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_run_is_at_one_shard_and_all_pages_are_in_one() {
+        for pages in [3..3, 0..1, 500..40_000, 1_023..1_025, 9_000..9_001] {
+            let mut all: Vec<PageRange> = (0..SHARDS).flat_map(|shard| runs_of(shard, pages.clone())).collect();
+            all.sort_by_key(|run| run.first());
+            let expected: Vec<PageRange> = trellis_cluster_protocol::runs(pages.clone()).collect();
+            assert_eq!(all, expected, "{pages:?}");
+            assert!(
+                (0..SHARDS).all(|shard| runs_of(shard, pages.clone()).all(|run| shard_number(run.first()) == shard))
+            );
+        }
     }
 }

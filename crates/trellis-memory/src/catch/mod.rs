@@ -50,7 +50,7 @@ use crate::sys::linux::memfd::Memfd;
 use crate::sys::linux::uffd::Message;
 
 pub(crate) use mprotect::REQUEST as MPROTECT_REQUEST;
-pub(crate) use pages::PageSet;
+pub use pages::PageSet;
 pub(crate) use userfault::MARKS_REQUEST;
 
 /// The ways to detect an access.

@@ -7,18 +7,23 @@ const WORD: usize = u64::BITS as usize;
 /// A set of pages. Changes are made page by page; a caller that needs several pages to change at once must ensure that
 /// itself.
 #[derive(Debug)]
-pub(crate) struct PageSet {
+pub struct PageSet {
     words: Box<[AtomicU64]>,
 }
 
 impl PageSet {
     /// An empty set for `pages` pages.
-    pub(crate) fn new(pages: usize) -> PageSet {
-        PageSet { words: (0..pages.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect() }
+    pub fn new(pages: usize) -> PageSet {
+        let words = Box::new_zeroed_slice(pages.div_ceil(WORD));
+        // SAFETY: zero bytes are an atomic zero. Memory that comes as zeros is not touched here.
+        PageSet { words: unsafe { words.assume_init() } }
     }
 
     /// Adds or removes the pages of `[first, end)`.
-    pub(crate) fn set(&self, first: usize, end: usize, inside: bool) {
+    ///
+    /// # Panics
+    /// When a page is not one for which the set was made.
+    pub fn set(&self, first: usize, end: usize, inside: bool) {
         let mut at = first;
         while at < end {
             let until = end.min((at / WORD + 1) * WORD);
@@ -33,8 +38,12 @@ impl PageSet {
         }
     }
 
-    /// Whether the page `first` is in the set, and the end of the run of pages of the same kind in `[first, end)`.
-    pub(crate) fn run(&self, first: usize, end: usize) -> (bool, usize) {
+    /// Whether the page `first` is in the set, and the end of the run of pages of the same kind in `[first, end)`, which
+    /// must not be empty.
+    ///
+    /// # Panics
+    /// The same.
+    pub fn run(&self, first: usize, end: usize) -> (bool, usize) {
         debug_assert!(first < end);
         let inside = self.words[first / WORD].load(Ordering::SeqCst) >> (first % WORD) & 1 == 1;
         let mut at = first;
