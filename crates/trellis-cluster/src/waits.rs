@@ -63,6 +63,17 @@ pub enum Wait {
     Leave,
 }
 
+/// How soon a wait may be over, in ascending order: who waits for less time is worth waking first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// The others must do something first.
+    None,
+    /// A lock, or another object that threads have for a short time.
+    Lock,
+    /// A page, which its owner gives at once.
+    Page,
+}
+
 /// The limit of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -206,6 +217,14 @@ const ROWS: [Row; 21] = [
 ];
 
 impl Wait {
+    pub(crate) fn urgency(self) -> Urgency {
+        match self {
+            Wait::ReadFault(_) | Wait::WriteFault(_) | Wait::Fetch(_) => Urgency::Page,
+            Wait::Lock(_) | Wait::ReadWriteLock(_) | Wait::Atomic(_) | Wait::Heap => Urgency::Lock,
+            _ => Urgency::None,
+        }
+    }
+
     /// Every kind, with page or object 0 if it has one.
     pub const ALL: [Wait; ROWS.len()] = {
         let mut all = [Wait::Start; ROWS.len()];

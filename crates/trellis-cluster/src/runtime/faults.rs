@@ -82,7 +82,7 @@ impl Node {
         let mut asked_anybody = false;
         while shard.node.protocol.access(page) < needed {
             shard.waiting.push(Waiting::Fault { page, ticket: ticket.name() });
-            let mut polling = self.begin_polling();
+            let mut polling = self.begin_polling(wait_for(fault).urgency());
             asked_anybody |= self.ask(&mut shard, page, &request) || !ticket.is_done();
             drop(shard);
             if !ticket.is_done() {

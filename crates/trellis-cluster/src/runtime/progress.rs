@@ -16,11 +16,14 @@
 //! than it has cores, or while other threads want the cores: a thread that polls would then keep the thread that
 //! answers from running.
 //!
-//! A thread that has polled for long enough sleeps at the link and keeps the role: a frame wakes only this thread. It
-//! leaves the role to the service thread when this host runs more nodes than it has cores and threads take each other's
-//! cores: a frame for another node's thread would wait until this thread has a core, and the service thread is not
-//! kept waiting.
+//! A thread that has polled for long enough sleeps at the link and keeps the role: a frame wakes only this thread. Where
+//! the program has several threads, only one whose wait is urgent does: frames are for the others, too, and the service
+//! thread gets a core sooner. A thread leaves the role to the service thread when this host runs more nodes than it has
+//! cores and threads take each other's cores: a frame for another node's thread would wait until this thread has a core,
+//! and the service thread is not kept waiting.
 //! Another thread that begins to poll takes the role away; the first one then sleeps in a futex until its wait is over.
+//! So does a thread that cannot poll, if its wait is more urgent: a frame would otherwise wake a thread that waits for
+//! something else, only for this one to be woken in turn.
 //! While a thread sleeps in a futex, the service thread polls for the same bounded time after each frame that wakes it.
 //! Otherwise it sleeps again at once.
 
@@ -42,7 +45,7 @@ use super::waiters::Waiters;
 use super::{Node, Ticket};
 use crate::config::Config;
 use crate::launch::Activity;
-use crate::waits::Wait;
+use crate::waits::{Urgency, Wait};
 use trellis_record::ticks;
 
 /// A sleeping thread looks at the cluster's health this often.
@@ -62,7 +65,7 @@ const POLLS_PER_LOOK: u32 = 8;
 const FREE: u8 = 0;
 /// A thread polls, or looks at the link for a moment.
 const POLLING: u8 = 1;
-/// A thread sleeps at the link.
+/// A thread sleeps at the link. This state is followed by those of more urgent waits, in the order of [`Urgency`].
 const SLEEPING: u8 = 2;
 
 const LINK: u64 = 1;
@@ -207,12 +210,12 @@ impl Progress {
         self.change_role(FREE, POLLING)
     }
 
-    /// Takes the role if it is free, or from a thread that sleeps with it.
-    fn take_role_from_sleeper(&self, waiters: &Waiters) -> bool {
+    /// Takes the role if it is free, or from a thread that sleeps with it and waits with at most this urgency.
+    fn take_role_from_sleeper(&self, waiters: &Waiters, urgency_max: Urgency) -> bool {
         if self.take_role() {
             return true;
         }
-        let takes = self.change_role(SLEEPING, POLLING);
+        let takes = (0..=urgency_max as u8).any(|urgency| self.change_role(SLEEPING + urgency, POLLING));
         if takes {
             // The sleeper had switched off the service thread's interest in the link.
             self.was_called.store(true, Ordering::SeqCst);
@@ -224,7 +227,7 @@ impl Progress {
     /// Whether frames wait while a thread sleeps with the role.
     fn is_slept_through(&self) -> bool {
         let link = self.link();
-        self.role.load(Ordering::SeqCst) == SLEEPING
+        self.role.load(Ordering::SeqCst) >= SLEEPING
             && rustix::event::poll(&mut [PollFd::new(&link, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
                 == Ok(1)
     }
@@ -284,6 +287,7 @@ impl Progress {
 /// can.
 pub(super) struct Polling<'a> {
     node: &'a Node,
+    urgency: Urgency,
     has_role: bool,
     /// Whether the link keeps silent: no frame wakes the service thread while this lives.
     is_silent: bool,
@@ -295,10 +299,13 @@ pub(super) struct Polling<'a> {
 
 impl Polling<'_> {
     /// An answer is on its way: from now on no frame wakes the service thread. If another thread sleeps with the role,
-    /// this one takes the role away to poll.
+    /// this one takes the role away to poll, or because its own wait is more urgent.
     pub(super) fn expect_answer(&mut self) {
         let node = self.node;
-        if !self.has_role && node.may_displace() && node.progress.take_role_from_sleeper(&node.waiters) {
+        if !self.has_role
+            && let Some(urgency_max) = node.displaces(self.urgency)
+            && node.progress.take_role_from_sleeper(&node.waiters, urgency_max)
+        {
             self.has_role = true;
             self.is_silent = node.link.set_polling(true);
             self.polls = true;
@@ -320,10 +327,13 @@ impl Polling<'_> {
 
     /// Sleeps at the link until a frame arrives, the ticket is signalled, or `timeout` has passed. Returns whether this
     /// thread still has the role. It does not sleep without the role, while cores are short, or while another thread is
-    /// about to leave the link.
+    /// about to leave the link; nor where frames may be for other threads of the program, unless its own wait is urgent.
     fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) -> bool {
         let progress = &self.node.progress;
         if !self.has_role || self.node.is_over() || progress.is_short_of_cores(self.node.now()) {
+            return false;
+        }
+        if self.urgency == Urgency::None && self.node.has_several_threads() {
             return false;
         }
         let Some(place) = self.node.waiters.take_link() else { return false };
@@ -332,12 +342,13 @@ impl Polling<'_> {
             progress.watch_link(false);
             self.is_unwatched = true;
         }
-        progress.role.store(SLEEPING, Ordering::SeqCst);
+        let state = SLEEPING + self.urgency as u8;
+        progress.role.store(state, Ordering::SeqCst);
         SLEEPS_AT_LINK.set(true);
         ticket.sleep_at(&place, progress.link, timeout);
         SLEEPS_AT_LINK.set(false);
         // While this thread has the place at the link, no other one sleeps with the role.
-        self.has_role = progress.change_role(SLEEPING, POLLING);
+        self.has_role = progress.change_role(state, POLLING);
         drop(place);
         if self.has_role {
             // Frames that called earlier are received before this thread reports that it polls, so they do not call
@@ -465,6 +476,11 @@ impl Node {
         threads.saturating_sub(self.breakdown.inside()) >= self.progress.cores
     }
 
+    /// Whether the program has several threads at this node, as far as they are counted.
+    fn has_several_threads(&self) -> bool {
+        self.threads.get().is_some_and(|threads| threads.load(Ordering::Relaxed) > 1)
+    }
+
     /// Sleeps until the wait is over. For threads that have no core on which they could poll, such as those that are none
     /// of the program's: the service thread receives as if they were not there.
     fn sleep_apart(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
@@ -496,7 +512,7 @@ impl Node {
             if early.is_none() && ticket.is_done() {
                 return Waited::Done;
             }
-            let mut polling = early.take().unwrap_or_else(|| self.begin_polling());
+            let mut polling = early.take().unwrap_or_else(|| self.begin_polling(ticket.urgency()));
             self.poll_until(&mut polling, ticket, deadline);
             if ticket.is_done() {
                 polling.end();
@@ -521,14 +537,14 @@ impl Node {
     /// answer that is faster than this work then wakes no thread. Returns `None` if the link cannot keep silent; the
     /// service thread then receives until the wait begins. This takes no lock.
     pub(super) fn poll_early(&self) -> Option<Polling<'_>> {
-        Some(self.begin_polling()).filter(|polling| polling.is_silent)
+        Some(self.begin_polling(Urgency::None)).filter(|polling| polling.is_silent)
     }
 
     /// Takes the receiving role if no thread has it. The caller must wait with it soon. This takes no lock.
-    pub(super) fn begin_polling(&self) -> Polling<'_> {
+    pub(super) fn begin_polling(&self, urgency: Urgency) -> Polling<'_> {
         let has_role = self.progress.take_role();
         let is_silent = has_role && self.link.set_polling(true);
-        Polling { node: self, has_role, is_silent, polls: has_role, is_unwatched: false }
+        Polling { node: self, urgency, has_role, is_silent, polls: has_role, is_unwatched: false }
     }
 
     /// Polls, with the receiving role if it was free, until the ticket is signalled or [`PollLimit`] ends it.
@@ -547,10 +563,15 @@ impl Node {
         }
     }
 
-    /// Whether a thread that waits now takes the role from a thread that sleeps with it. It does so to poll, or because
-    /// it is itself that thread, interrupted by a signal handler.
-    fn may_displace(&self) -> bool {
-        self.progress.poll_ns(self.recent()) > 0 || SLEEPS_AT_LINK.get()
+    /// From which sleeping threads a thread that waits now takes the role: from any, to poll, or because it is itself that
+    /// thread, interrupted by a signal handler; otherwise from those whose waits are less urgent.
+    fn displaces(&self, urgency: Urgency) -> Option<Urgency> {
+        match urgency {
+            _ if self.progress.poll_ns(self.recent()) > 0 || SLEEPS_AT_LINK.get() => Some(Urgency::Page),
+            Urgency::Page => Some(Urgency::Lock),
+            Urgency::Lock => Some(Urgency::None),
+            Urgency::None => None,
+        }
     }
 
     /// Whether the last [`Node::receive_before_giving_back`] was long enough ago: it costs more than giving a lock back.
@@ -646,7 +667,7 @@ impl Node {
             let mut received = false;
             let has_role = match poll_limit.nanoseconds {
                 0 => self.progress.take_role(),
-                _ => self.progress.take_role_from_sleeper(&self.waiters),
+                _ => self.progress.take_role_from_sleeper(&self.waiters, Urgency::Page),
             };
             if has_role {
                 received = self.receive();
@@ -664,7 +685,7 @@ impl Node {
     /// Receives in place of a thread that sleeps with the role: it may be in a signal handler of the program, for any
     /// time.
     fn relieve_sleeper(&self) {
-        if self.progress.is_slept_through() && self.progress.take_role_from_sleeper(&self.waiters) {
+        if self.progress.is_slept_through() && self.progress.take_role_from_sleeper(&self.waiters, Urgency::Page) {
             self.receive();
             self.progress.drop_role();
         }
@@ -754,5 +775,21 @@ fn ask_for_short_delays() {
     if !apply(&attributes) {
         attributes.nice = 0;
         apply(&attributes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_role_is_taken_from_waits_of_at_most_that_urgency() {
+        let link = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let progress = Progress::new(&Config::default(), std::os::fd::AsRawFd::as_raw_fd(&link), None).unwrap();
+        let waiters = Waiters::new().unwrap();
+        progress.role.store(SLEEPING + Urgency::Lock as u8, Ordering::SeqCst);
+        assert!(!progress.take_role_from_sleeper(&waiters, Urgency::None));
+        assert!(progress.take_role_from_sleeper(&waiters, Urgency::Lock) && progress.was_called());
+        assert!(!progress.take_role_from_sleeper(&waiters, Urgency::Page), "a thread that polls keeps it");
     }
 }

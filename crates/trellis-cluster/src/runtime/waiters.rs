@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use trellis_base::{Deadline, Limit};
 
 use crate::launch::Activity;
-use crate::waits::Wait;
+use crate::waits::{Urgency, Wait};
 
 /// The number of slots.
 const SLOTS: usize = 1024;
@@ -321,6 +321,14 @@ impl Ticket<'_> {
         self.slot().until_ns.store(until_ns, Ordering::Relaxed);
         self.slot().number.store(wait.to_code().1, Ordering::Relaxed);
         self.slot().wait.store(Activity::Waiting(wait).to_word(), Ordering::Release);
+    }
+
+    /// The urgency of the wait that was noted.
+    pub(super) fn urgency(&self) -> Urgency {
+        match Activity::from_word(self.slot().wait.load(Ordering::Relaxed)) {
+            Some(Activity::Waiting(wait)) => wait.urgency(),
+            _ => Urgency::None,
+        }
     }
 
     /// Notes that the thread does not wait any more.
