@@ -6,14 +6,11 @@
 //! after the other. Each prints its findings. The first failure ends the step with the command that repeats it. It must
 //! never choose seeds by the clock: what passed once passes again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::available_parallelism;
-
 use anyhow::{Context, Result, bail};
 
+use crate::parallel::on_all_processors;
 use crate::step;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 /// The arguments of the `trellis check` calls.
 const COMMANDS: &[&str] = &[
@@ -55,37 +52,13 @@ const WITH_PROCESSES: &[&str] = &[
 
 /// Builds what is missing and runs all checkers.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let mut build = workspace.cargo();
-    build.args(["build", "--locked", "--quiet", "-p", "trellis-check", "-p", "trellis-cli"]);
-    step::command("build what checks", &mut build)?;
+    workspace.build(Profile::Debug)?;
     let again = "cargo run -p trellis-check -- ";
     on_all_processors(COMMANDS, |words| check(workspace, "debug/trellis-check", &[], words, again))?;
     for words in WITH_PROCESSES {
         check(workspace, "debug/trellis", &["check"], words, "cargo run -p trellis-cli -- check ")?;
     }
     Ok(())
-}
-
-/// Does the work for each of `all`, as many at a time as there are processors. After a failure no more work begins; the
-/// first error is returned.
-fn on_all_processors(all: &[&str], work: impl Fn(&str) -> Result<()> + Sync) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let failure = Mutex::new(None);
-    let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner);
-    let worker = || {
-        while failed().is_none()
-            && let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed))
-        {
-            if let Err(error) = work(one) {
-                failed().get_or_insert(error);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(worker)));
-    });
-    let failure = failed().take();
-    failure.map_or(Ok(()), Err)
 }
 
 fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, again: &str) -> Result<()> {
@@ -104,24 +77,4 @@ fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, aga
         bail!("again: {again}{words}\n{shown}\n{printed}");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_is_done_and_the_first_failure_is_returned() {
-        let done = Mutex::new(Vec::new());
-        on_all_processors(&["a", "b", "c"], |one| {
-            done.lock().unwrap().push(one.to_owned());
-            Ok(())
-        })
-        .unwrap();
-        let mut done = done.into_inner().unwrap();
-        done.sort();
-        assert_eq!(done, ["a", "b", "c"]);
-        let error = on_all_processors(&["a", "b"], |one| if one == "a" { bail!("no {one}") } else { Ok(()) });
-        assert_eq!(error.unwrap_err().to_string(), "no a");
-    }
 }
