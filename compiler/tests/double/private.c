@@ -18,16 +18,23 @@ struct page {
 enum { chains = 1 << 16 };
 static struct page *table[chains];
 
-static struct page *page_of(uintptr_t address) {
+static struct page *find_page(uintptr_t address) {
     uintptr_t number = address / page_bytes;
-    struct page **chain = &table[number % chains];
-    for (struct page *page = *chain; page; page = page->next)
-        if (page->number == number)
-            return page;
-    struct page *page = calloc(1, sizeof *page);
+    struct page *page = table[number % chains];
+    while (page && page->number != number)
+        page = page->next;
+    return page;
+}
+
+static struct page *page_of(uintptr_t address) {
+    struct page *page = find_page(address);
+    if (page)
+        return page;
+    page = calloc(1, sizeof *page);
     if (!page)
         double_fail("no memory for a page", (void *)address);
-    page->number = number;
+    page->number = address / page_bytes;
+    struct page **chain = &table[page->number % chains];
     page->next = *chain;
     return *chain = page;
 }
@@ -56,17 +63,22 @@ void write_private(void *address, const void *from, size_t bytes) {
     }
 }
 
-/* Leaves present bytes in `state`, after bringing them to native memory when asked. */
+/* Leaves present bytes in `state`, after bringing them to native memory when asked. Where there is no page, every byte
+ * is absent. Programs settle their whole stacks, so a page is looked up once. */
 static void settle(const void *address, size_t bytes, bool bring, enum state state) {
     pthread_mutex_lock(&double_lock);
-    for (size_t at = 0; at < bytes; at++) {
-        uintptr_t to = (uintptr_t)address + at;
-        struct page *page = page_of(to);
+    uintptr_t to = (uintptr_t)address, end = to + bytes;
+    while (to < end) {
         unsigned place = to % page_bytes;
-        if (page->states[place] == present && bring)
-            *(unsigned char *)to = page->bytes[place];
-        if (page->states[place] != native)
-            page->states[place] = state;
+        size_t count = end - to < page_bytes - place ? end - to : page_bytes - place;
+        struct page *page = state == absent ? find_page(to) : page_of(to);
+        for (size_t at = 0; page && at < count; at++, place++) {
+            if (page->states[place] == present && bring)
+                ((unsigned char *)to)[at] = page->bytes[place];
+            if (page->states[place] != native)
+                page->states[place] = state;
+        }
+        to += count;
     }
     pthread_mutex_unlock(&double_lock);
 }

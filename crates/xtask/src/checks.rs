@@ -6,42 +6,39 @@
 //! after the other. Each prints its findings. The first failure ends the step with the command that repeats it. It must
 //! never choose seeds by the clock: what passed once passes again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::available_parallelism;
-
 use anyhow::{Context, Result, bail};
 
+use crate::parallel::on_all_processors;
 use crate::step;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
-/// The arguments of the `trellis check` calls.
+/// The arguments of the `trellis check` calls, those that take longest first, so that no processor waits at the end.
 const COMMANDS: &[&str] = &[
     "mutants",
-    "explore --protocol all --nodes 3 --pages 1 --operations 2 --must-end --overtaken-max",
-    "explore --protocol all --nodes 2 --pages 2 --operations 1 --threads 2 --requests wide",
-    "members --founders 2 --joiners 2 --kills",
-    "members --founders 3 --joiners 1 --kills",
-    "heap",
-    "ends",
-    "swarm --protocol all --seeds 1000",
-    "litmus --simulated --runs 1000000",
-    "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",
-    "explore --protocol release --nodes 2 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
-    "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 2 --program barriers --program locks --program flags --program at-home --must-end",
-    "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
-    "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
-    "explore --protocol release --home all --nodes 2 --pages 2 --intervals 1 --program changes --program and-back --must-end",
-    "explore --protocol release --nodes 3 --pages 1 --home all --program items --program items-at-once --program too-few --must-end",
-    "explore --protocol release --nodes 3 --pages 1 --give-ups 2 --noticing faults --program items --program items-at-once --program too-few --must-end",
-    "explore --protocol release --nodes 2 --pages 1 --intervals 2 --give-ups 1 --objections 1 --may-disagree --noticing faults --program agree --program differ --must-end",
-    "explore --protocol hlrc(invalidate) --nodes 3 --pages 1 --intervals 1 --give-ups 2 --objections 1 --may-disagree --noticing faults --program agree --must-end",
-    "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --noticing faults --program and-back --must-end",
-    "swarm --protocol release --seeds 20000",
     "explore --protocol lease",
-    "swarm --protocol lease --seeds 2000",
+    "swarm --protocol all --seeds 1000",
     "litmus --simulated --protocol release --runs 500000",
+    "explore --protocol release --home all --nodes 2 --pages 2 --intervals 1 --program changes --program and-back --must-end",
+    "swarm --protocol release --seeds 20000",
+    "members --founders 2 --joiners 2 --kills",
+    "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --noticing faults --program and-back --must-end",
+    "litmus --simulated --runs 1000000",
+    "explore --protocol release --nodes 3 --pages 1 --give-ups 2 --noticing faults --program items --program items-at-once --program too-few --must-end",
+    "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",
+    "swarm --protocol lease --seeds 2000",
+    "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
+    "members --founders 3 --joiners 1 --kills",
+    "explore --protocol release --nodes 2 --pages 1 --intervals 2 --give-ups 1 --objections 1 --may-disagree --noticing faults --program agree --program differ --must-end",
+    "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
+    "explore --protocol hlrc(invalidate) --nodes 3 --pages 1 --intervals 1 --give-ups 2 --objections 1 --may-disagree --noticing faults --program agree --must-end",
+    "explore --protocol all --nodes 3 --pages 1 --operations 2 --must-end --overtaken-max",
+    "heap",
     "scale --nodes 2,64,1024 --operations 1000",
+    "explore --protocol release --nodes 3 --pages 1 --home all --program items --program items-at-once --program too-few --must-end",
+    "explore --protocol all --nodes 2 --pages 2 --operations 1 --threads 2 --requests wide",
+    "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 2 --program barriers --program locks --program flags --program at-home --must-end",
+    "ends",
+    "explore --protocol release --nodes 2 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
 ];
 
 /// The arguments of those calls that need processes.
@@ -55,37 +52,13 @@ const WITH_PROCESSES: &[&str] = &[
 
 /// Builds what is missing and runs all checkers.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let mut build = workspace.cargo();
-    build.args(["build", "--locked", "--quiet", "-p", "trellis-check", "-p", "trellis-cli"]);
-    step::command("build what checks", &mut build)?;
+    workspace.build(Profile::Debug)?;
     let again = "cargo run -p trellis-check -- ";
     on_all_processors(COMMANDS, |words| check(workspace, "debug/trellis-check", &[], words, again))?;
     for words in WITH_PROCESSES {
         check(workspace, "debug/trellis", &["check"], words, "cargo run -p trellis-cli -- check ")?;
     }
     Ok(())
-}
-
-/// Does the work for each of `all`, as many at a time as there are processors. After a failure no more work begins; the
-/// first error is returned.
-fn on_all_processors(all: &[&str], work: impl Fn(&str) -> Result<()> + Sync) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let failure = Mutex::new(None);
-    let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner);
-    let worker = || {
-        while failed().is_none()
-            && let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed))
-        {
-            if let Err(error) = work(one) {
-                failed().get_or_insert(error);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(worker)));
-    });
-    let failure = failed().take();
-    failure.map_or(Ok(()), Err)
 }
 
 fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, again: &str) -> Result<()> {
@@ -104,24 +77,4 @@ fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, aga
         bail!("again: {again}{words}\n{shown}\n{printed}");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_is_done_and_the_first_failure_is_returned() {
-        let done = Mutex::new(Vec::new());
-        on_all_processors(&["a", "b", "c"], |one| {
-            done.lock().unwrap().push(one.to_owned());
-            Ok(())
-        })
-        .unwrap();
-        let mut done = done.into_inner().unwrap();
-        done.sort();
-        assert_eq!(done, ["a", "b", "c"]);
-        let error = on_all_processors(&["a", "b"], |one| if one == "a" { bail!("no {one}") } else { Ok(()) });
-        assert_eq!(error.unwrap_err().to_string(), "no a");
-    }
 }

@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 
+use crate::parallel::on_all_processors;
 use crate::setup::{self, Needed};
-use crate::step;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 /// The program that counts.
 pub(crate) const COUNTER: Needed = Needed::new("valgrind", "valgrind");
@@ -23,18 +23,19 @@ const TURNS: u64 = 4000;
 /// Counts everything in the table. With `rewrite`, puts the counts into the table.
 pub(crate) fn run(workspace: &Workspace, rewrite: bool) -> Result<()> {
     setup::ensure(&[COUNTER])?;
-    let mut build = workspace.cargo();
-    build.args(["build", "--locked", "--quiet", "-p", "trellis-check"]);
-    step::run(&mut build)?;
+    workspace.build(Profile::Debug)?;
     let path = workspace.root.join(TABLE);
     let table = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = table.lines().map(entry).collect::<Result<Vec<_>>>()?;
+    let counts = on_all_processors(&lines, |line| {
+        line.map(|(protocol, access, _)| per_fault(workspace, protocol, access)).transpose()
+    })?;
     let (mut counted, mut above) = (String::new(), Vec::new());
-    for line in table.lines() {
-        let Some((protocol, access, kept)) = entry(line)? else {
+    for (line, (entry, now)) in table.lines().zip(lines.iter().zip(counts)) {
+        let (Some((protocol, access, kept)), Some(now)) = (entry, now) else {
             writeln!(counted, "{line}")?;
             continue;
         };
-        let now = per_fault(workspace, protocol, access)?;
         eprintln!("    {protocol}, {access}: {now} instructions per fault (table: {kept})");
         writeln!(counted, "{protocol} {access} {now}")?;
         if now * 100 > kept * (100 + SLACK_PERCENT) {

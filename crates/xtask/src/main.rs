@@ -26,6 +26,7 @@ mod matrix_threads;
 mod optional;
 mod package;
 mod pages;
+mod parallel;
 mod programs;
 mod pure;
 mod setup;

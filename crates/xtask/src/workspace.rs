@@ -72,7 +72,7 @@ impl Workspace {
         step::command("build the command and the library", build.arg("--no-default-features"))
     }
 
-    /// Builds the command and the shared library.
+    /// Builds the command and the shared library; as for tests, also the checkers.
     pub(crate) fn build(&self, profile: Profile) -> Result<()> {
         step::command("build the command and the library", &mut self.command_and_library(profile))?;
         if profile != Profile::Packaged {
@@ -99,7 +99,8 @@ impl Workspace {
         // Cargo puts a library beside the command only if it was asked for by name, and `trellis run` looks there.
         build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-calls", "-p", "trellis-threads"]);
         match profile {
-            Profile::Debug => build.args(["-p", "trellis-c"]),
+            // With these, the features of all crates are those of the build of all tests: nothing is compiled again.
+            Profile::Debug => build.args(["-p", "trellis-c", "-p", "trellis-dsm", "-p", "trellis-check"]),
             Profile::Release => build.args(["-p", "trellis-c", "--release"]),
             Profile::Packaged => build.args(["--profile", "packaged"]),
         };
