@@ -58,7 +58,9 @@ impl Run {
 
     fn finish(&mut self) {
         for _ in 0..STEPS_MAX {
-            if !self.step() {
+            let goes_on = self.step();
+            assert_eq!(self.cluster.problem, None);
+            if !goes_on {
                 return self.check_end();
             }
         }
@@ -116,7 +118,7 @@ impl Run {
             let before = self.random.below(4) as u32;
             let after = self.random.below(6) as u32;
             let wanted = PageRange::around(PageIndex(page), page.saturating_sub(before), (page + 1 + after).min(PAGES));
-            self.cluster.fault(node, page, write, wanted);
+            self.cluster.fault(node, 0, page, write, wanted);
         }
     }
 
@@ -208,8 +210,8 @@ fn suite(nodes: u16, shards: u32) {
                 let mut run = Run::new(protocol, home, nodes, shards, seed);
                 let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.finish()));
                 if let Err(failure) = done {
-                    let last = run.cluster.log.len().saturating_sub(60);
-                    eprintln!("{}", run.cluster.log[last..].join("\n"));
+                    let story = run.cluster.story.unwrap_or_default();
+                    eprintln!("{}", story[story.len().saturating_sub(60)..].join("\n"));
                     std::panic::resume_unwind(failure);
                 }
             }
@@ -246,7 +248,7 @@ fn the_same_seed_gives_the_same_run() {
         let home = Home::all(NodeId(1))[0];
         let mut run = Run::new(Protocol::IVY, home, 3, 4, 7);
         run.finish();
-        run.cluster.log
+        run.cluster.story
     };
     assert!(log() == log());
 }

@@ -7,7 +7,7 @@
 use trellis_base::Random;
 use trellis_check::history::check::{Checked, Wrong, check};
 use trellis_check::history::{History, Operation, Thread, value_of};
-use trellis_check::model::Driven;
+use trellis_check::model::{Driven, nodes_of};
 use trellis_check::mutants::{Fault, Mutant};
 use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
@@ -41,7 +41,7 @@ impl<N: Coherence> Run<N> {
         let home = Home::Manager(Manager(NodeId(random.index(NODES) as u16)));
         let nodes = NODES as u16;
         let history = History { threads: (0..nodes).map(|node| Thread { node, operations: Vec::new() }).collect() };
-        let cluster = Driven::of(home, nodes, PAGES as u32, 1, start).unchecked(UNFILLED);
+        let cluster = Driven::of(nodes_of(home, nodes, PAGES as u32, 1, start), PAGES as u32, UNFILLED).unchecked();
         let mut run = Run { cluster, next: [(0, false); NODES], history, ran_on: Vec::new(), random };
         (0..NODES).for_each(|node| run.draw_next(node));
         run
@@ -88,12 +88,13 @@ impl<N: Coherence> Run<N> {
         let value = value_of(node as u32, operations.len() as u32);
         let done = match write {
             true => {
-                self.cluster.exchange(me, cell, value).map(|replaced| Operation::Exchange { cell, value, replaced })
+                let replaced = self.cluster.store(me, cell, |now| std::mem::replace(now, value));
+                replaced.map(|replaced| Operation::Exchange { cell, value, replaced })
             }
             false => self.cluster.load(me, cell).map(|value| Operation::Read { cell, value }),
         };
         let Some(operation) = done else {
-            return self.cluster.fault(me, cell, write, PageRange::one(PageIndex(cell)));
+            return self.cluster.fault(me, node, cell, write, PageRange::one(PageIndex(cell)));
         };
         operations.push(operation);
         self.ran_on.extend(has_faulted.then_some((me, cell)));

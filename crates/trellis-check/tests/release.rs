@@ -107,22 +107,16 @@ fn a_seed_is_one_run() {
 }
 
 #[test]
-fn some_mutants_of_each_protocol_are_noticed() {
+fn a_mutant_of_each_protocol_is_noticed() {
     let protocols = Protocol::all_release_consistent();
-    let mut missed = Vec::new();
     for (turn, &protocol) in protocols.iter().enumerate() {
         let all = release_mutants_of(protocol);
         assert!(all.len() >= PER_PROTOCOL_MIN, "{protocol} has only {} mutants", all.len());
-        // Different ones of each protocol; the command tries all on all.
-        for broken in all.into_iter().skip(turn).step_by(4 * protocols.len()) {
-            let report = try_release(protocol, broken, Options::default());
-            println!("{protocol}: {:26} {:>8} states: {:?}", broken.name, report.states, noticed(&report));
-            if noticed(&report).is_none() {
-                missed.push((protocol.to_string(), broken.name));
-            }
-        }
+        // A different one of each protocol; the command tries all on all.
+        let report = try_release(protocol, all[turn], Options::default());
+        println!("{protocol}: {:26} {:>8} states: {:?}", all[turn].name, report.states, noticed(&report));
+        assert!(noticed(&report).is_some(), "nobody noticed {}", all[turn].name);
     }
-    assert!(missed.is_empty(), "nobody noticed {missed:?}");
 }
 
 fn litmus_of(names: &[&str], runs: u64) -> LitmusOptions {

@@ -87,7 +87,7 @@ impl Effects for Acting<'_> {
             return Err(format!("node {} writes to itself", self.node));
         }
         for (to, message) in self.world.instance.fault.sends(self.node, to, message) {
-            let envelope = Envelope { from: self.node, to: to.0, message, knowledge: knowledge.clone() };
+            let envelope = Envelope { from: self.node, to: to.0, message: (message, knowledge.clone()) };
             self.world.network.push(Piece::new(envelope));
         }
         Ok(())

@@ -23,6 +23,7 @@ pub use faults::HeapFault;
 
 use crate::explore::Model;
 use crate::intern::guarded;
+use crate::model;
 use crate::world::{self, Pass, Piece, Pieces, Worlds};
 use effects::Acting;
 use memory::{Memory, Place, UNIT_BYTES};
@@ -166,13 +167,7 @@ impl HeapInstance {
 }
 
 /// A message under way, and the notices that are attached to it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Envelope {
-    from: u16,
-    to: u16,
-    message: wire::Message,
-    knowledge: Vec<u8>,
-}
+type Envelope = model::Envelope<(wire::Message, Vec<u8>)>;
 
 /// How far a thread is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -291,7 +286,7 @@ impl world::World for World {
             }
             Action::GiveUp(thread) => format!("thread {thread} gives its call up"),
             Action::Deliver(index) => {
-                let Envelope { from, to, message, .. } = &*self.network[index];
+                let Envelope { from, to, message: (message, _) } = &*self.network[index];
                 format!("arrives: {from}->{to} {message:?}")
             }
         }
@@ -485,7 +480,7 @@ impl World {
     }
 
     fn deliver(&mut self, index: usize) -> Result<(), String> {
-        let Envelope { from, to, message, knowledge } = (*self.network.swap_remove(index)).clone();
+        let Envelope { from, to, message: (message, knowledge) } = (*self.network.swap_remove(index)).clone();
         let mut acting = Acting { world: self, node: to };
         stepped(to, guarded(|| node::receive(&mut acting, NodeId(from), message, &knowledge)))
     }

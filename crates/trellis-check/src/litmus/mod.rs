@@ -8,7 +8,6 @@
 //! about it; a run that does not end is a failure. It must never let the condition of a test decide what is correct:
 //! conditions are counted and reported beside the verdict.
 
-pub mod cluster;
 pub mod generate;
 pub mod oracle;
 pub mod parse;

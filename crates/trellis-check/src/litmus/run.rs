@@ -5,15 +5,49 @@
 //! runtime's bound passed).
 
 use super::Kind;
-use super::cluster::{Activity, Cluster, NEW, NODES_MAX, PAGES_MAX, Thread, members};
-use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program};
+use super::program::{ALIEN, Code, Instruction, LOCATIONS_MAX, OBSERVED_MAX, Operand, Outcome, Program};
 use super::series::{Ended, Run, Runner, Series};
 use crate::intern::guarded;
+use crate::model::{Driven, RunsOn, nodes_of};
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol};
+use trellis_cluster_protocol::coherence::{Coherence, Geometry, Input, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
-use trellis_cluster_protocol::node::Shard;
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::Node;
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+
+/// The maximum number of nodes of a simulated cluster.
+pub(super) const NODES_MAX: usize = 9;
+/// The maximum number of pages: one for each location.
+const PAGES_MAX: usize = LOCATIONS_MAX;
+
+/// The words of a page. Those whose locations are on other pages are not used.
+type Words = [Code; LOCATIONS_MAX];
+
+type Cluster<N> = Driven<N, Words>;
+
+/// What a thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    /// It is about to try its next instruction.
+    Ready,
+    /// The access failed; the protocol does not know yet.
+    Faulted,
+    /// It waits for its page, or was woken.
+    Waits,
+    Done,
+}
+
+/// A thread and its current access.
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    node: u16,
+    activity: Activity,
+    /// The next instruction.
+    next: u8,
+    page: u8,
+    asks_write: bool,
+    priority: u32,
+}
 
 /// The ways in which a run chooses the next event.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,11 +66,11 @@ enum Schedule {
 enum Action {
     Deliver(usize),
     Thread(usize),
-    /// The timer of this node at this place expires.
-    Timer {
-        node: u8,
-        place: usize,
-        is_alarm: bool,
+    /// This is pending at a node, and goes off.
+    GoOff {
+        node: u16,
+        input: Input,
+        due: Nanoseconds,
     },
 }
 
@@ -44,8 +78,12 @@ pub(super) struct Simulator<'a, N, F> {
     series: &'a Series<'a>,
     start: F,
     /// Fresh nodes, by protocol, number of nodes, pages and manager.
-    fresh: Vec<Option<Vec<Shard<N>>>>,
-    pub(super) cluster: Cluster<N>,
+    fresh: Vec<Option<Vec<Node<N>>>>,
+    cluster: Cluster<N>,
+    /// The threads of the program, and the one that runs errands.
+    threads: Vec<Thread>,
+    /// The priority of each message under way.
+    priorities: Vec<u32>,
     random: Random,
     schedule: Schedule,
     /// The lowest priority so far; a lowered priority is below it.
@@ -53,7 +91,7 @@ pub(super) struct Simulator<'a, N, F> {
     receivers: [u32; NODES_MAX],
     time_outs: u8,
     late_faults: bool,
-    pub(super) steps: u64,
+    steps: u64,
     steps_left: u32,
     program: usize,
     placement: usize,
@@ -85,12 +123,12 @@ impl<N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Runner for Simulator<
     }
 
     fn keep_story(&mut self) {
-        self.cluster.trace = Some(Vec::new());
+        self.cluster.story = Some(Vec::new());
     }
 
     fn take_story(&mut self, run: &Run) -> (String, Vec<String>) {
         let protocol = self.series.protocol(run);
-        (format!("protocol {protocol}"), self.cluster.trace.take().unwrap_or_default())
+        (format!("protocol {protocol}"), self.cluster.story.take().unwrap_or_default())
     }
 }
 
@@ -100,7 +138,9 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
             series,
             start,
             fresh: Vec::new(),
-            cluster: Cluster::new(),
+            cluster: Driven::of(Vec::new(), 0, [ALIEN; LOCATIONS_MAX]),
+            threads: Vec::new(),
+            priorities: Vec::new(),
             random: Random::new(0),
             schedule: Schedule::Uniform,
             lowest: RANDOM,
@@ -135,7 +175,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         if is_fresh {
             self.make_cluster(run.protocol, placement, &prepared.layouts[self.layout]);
         } else {
-            self.cluster.rewrite(&program.initial);
+            self.rewrite(&program.initial);
         }
         self.place_threads(placement, &prepared.layouts[self.layout]);
         self.so_far = program.start();
@@ -143,11 +183,11 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         self.spread_copies(program, is_fresh)?;
         self.cluster.tell(|_| "the threads start".to_string());
         for (thread, code) in program.threads.iter().enumerate() {
-            self.cluster.turn(thread, if code.is_empty() { Activity::Done } else { Activity::Ready });
+            self.threads[thread].activity = if code.is_empty() { Activity::Done } else { Activity::Ready };
         }
         self.go_on()?;
         self.cluster.tell(|_| "the threads are done".to_string());
-        let reader = self.random.index(self.cluster.nodes.len()) as u8;
+        let reader = self.random.index(self.cluster.nodes().into()) as u16;
         for location in 0..program.locations.len() as u8 {
             let code = self.send_errand(reader, location, None)?;
             self.so_far = self.so_far.with(program.location_slot(location), code);
@@ -168,39 +208,58 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         let manager = self.random.below(nodes.into()) as u8;
         let pages = layout.iter().max().map_or(1, |&last| last + 1);
         let fresh = self.fresh_nodes(protocol, nodes, pages, manager);
-        let start = self.fresh[fresh].as_deref().expect("it was just made");
-        self.cluster.reset(start, layout, pages, self.series.options.checks_contract);
+        let start = self.fresh[fresh].clone().expect("it was just made");
+        let cluster = Driven::of(start, pages.into(), [ALIEN; LOCATIONS_MAX]);
+        let cluster = if self.series.options.checks_contract { cluster } else { cluster.unchecked() };
+        let before = std::mem::replace(&mut self.cluster, cluster);
+        self.cluster.story = before.story;
+        self.priorities.clear();
         self.cluster.tell(|_| format!("{nodes} nodes, manager {manager}"));
     }
 
     /// Places the threads, which have not started, on nodes of the cluster, and chooses the schedule.
     fn place_threads(&mut self, placement: &[u8], layout: &[u8]) {
-        let nodes = self.cluster.nodes.len() as u8;
+        let nodes = self.cluster.nodes();
         let schedules = [Schedule::Uniform, Schedule::Uniform, Schedule::Priorities, Schedule::Receivers];
         self.schedule = self.random.one_of(&schedules);
         self.lowest = RANDOM;
         self.receivers = [0; NODES_MAX].map(|_| RANDOM | self.random.draw() as u32);
         self.time_outs = u8::from(self.random.once_in(4));
         self.late_faults = self.random.once_in(2);
-        self.cluster.silent = self.random.once_in(4);
-        self.cluster.clear_threads();
+        self.cluster.runs_on = if self.random.once_in(4) { RunsOn::Silent } else { RunsOn::Looks };
+        self.threads.clear();
         // Groups are rotated over the nodes, so that the manager is sometimes one of them.
-        let turn = self.random.below(nodes.into()) as u8;
+        let turn = self.random.below(nodes.into()) as u16;
         for &group in placement {
-            self.add_thread((group + turn) % nodes);
+            self.add_thread((u16::from(group) + turn) % nodes);
         }
         self.add_thread(0);
-        self.cluster.tell(|cluster| {
-            let on: Vec<String> = cluster.threads[..placement.len()].iter().map(|t| t.node.to_string()).collect();
+        let threads = &self.threads;
+        self.cluster.tell(|_| {
+            let on: Vec<String> = threads[..placement.len()].iter().map(|t| t.node.to_string()).collect();
             let pages: Vec<String> = layout.iter().map(u8::to_string).collect();
             format!("threads on nodes {}; locations on pages {}", on.join(" "), pages.join(" "))
         });
-        self.cluster.tell(Cluster::situation);
+        self.cluster.tell(situation);
     }
 
-    fn add_thread(&mut self, node: u8) {
+    fn add_thread(&mut self, node: u16) {
         let priority = RANDOM | self.random.draw() as u32;
-        self.cluster.threads.push(Thread { node, priority, activity: Activity::Done, ..Thread::default() });
+        let activity = Activity::Done;
+        self.threads.push(Thread { node, activity, next: 0, page: 0, asks_write: false, priority });
+    }
+
+    /// Resets the words to their initial values wherever a copy is current; an outdated copy gets a value that was
+    /// never written. Requests, rights and messages under way stay unchanged.
+    fn rewrite(&mut self, initial: &[Code]) {
+        let layout = &self.series.programs[self.program].layouts[self.layout];
+        let memory = &mut self.cluster.memory;
+        for (location, page) in layout.iter().map(|&page| PageIndex(page.into())).enumerate() {
+            for node in 0..self.cluster.waiting.len() as u16 {
+                let is_current = memory.version(node, page) == memory.last(page);
+                memory.bytes_mut(node, page)[location] = if is_current { initial[location] } else { ALIEN };
+            }
+        }
     }
 
     fn fresh_nodes(&mut self, protocol: usize, nodes: u8, pages: u8, manager: u8) -> usize {
@@ -212,37 +271,24 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         }
         if self.fresh[index].is_none() {
             let home = Home::Manager(Manager(NodeId(manager.into())));
-            let geometry = |me: u8| Geometry {
-                me: NodeId(me.into()),
-                nodes: nodes.into(),
-                founders: nodes.into(),
-                pages: pages.into(),
-                shard: 0,
-                shards: 1,
-                home,
-                marks: false,
-            };
-            let start = |me| {
-                let protocol = (self.start)(self.series.options.protocols[protocol], geometry(me));
-                Shard::new(protocol, geometry(me), NodeId(0))
-            };
-            self.fresh[index] = Some((0..nodes).map(start).collect());
+            let start = |geometry| (self.start)(self.series.options.protocols[protocol], geometry);
+            self.fresh[index] = Some(nodes_of(home, nodes.into(), pages.into(), 1, start));
         }
         index
     }
 
     /// Random loads, and stores of the initial values, by random nodes, through the protocol.
     fn spread_copies(&mut self, program: &Program, is_fresh: bool) -> Result<(), Ended> {
-        let (nodes, locations) = (self.cluster.nodes.len() as u64, program.locations.len() as u64);
+        let (nodes, locations) = (self.cluster.nodes().into(), program.locations.len() as u64);
         for (location, &initial) in program.initial.iter().enumerate() {
             if is_fresh && initial != 0 {
-                let node = self.random.below(nodes) as u8;
+                let node = self.random.below(nodes) as u16;
                 self.send_errand(node, location as u8, Some(initial))?;
             }
         }
         let most = if is_fresh { 2 * locations } else { locations.div_ceil(2) };
         for _ in 0..self.random.below(most + 1) {
-            let (node, location) = (self.random.below(nodes) as u8, self.random.below(locations) as u8);
+            let (node, location) = (self.random.below(nodes) as u16, self.random.below(locations) as u8);
             let stores = self.random.once_in(2);
             let value = stores.then_some(program.initial[usize::from(location)]);
             self.send_errand(node, location, value)?;
@@ -251,11 +297,10 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     /// One access by the extra thread.
-    fn send_errand(&mut self, node: u8, location: u8, value: Option<Code>) -> Result<Code, (Kind, String)> {
+    fn send_errand(&mut self, node: u16, location: u8, value: Option<Code>) -> Result<Code, (Kind, String)> {
         self.errand = Some((location, value));
-        let index = self.cluster.threads.len() - 1;
-        self.cluster.threads[index].node = node;
-        self.cluster.turn(index, Activity::Ready);
+        let index = self.threads.len() - 1;
+        (self.threads[index].node, self.threads[index].activity) = (node, Activity::Ready);
         // An access to a page that is present needs no schedule.
         self.try_instruction(index);
         self.go_on()?;
@@ -264,7 +309,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
 
     /// Executes events until every thread is done.
     fn go_on(&mut self) -> Result<(), Ended> {
-        while self.cluster.unfinished != 0 {
+        while self.threads.iter().any(|thread| thread.activity != Activity::Done) {
             if let Some(what) = self.cluster.problem.take() {
                 return Err((Kind::Broken, what));
             }
@@ -287,7 +332,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     fn waiting_text(&self) -> String {
-        let waiting = self.cluster.threads.iter().filter(|thread| thread.activity != Activity::Done);
+        let waiting = self.threads.iter().filter(|thread| thread.activity != Activity::Done);
         let waiting: Vec<String> =
             waiting.map(|thread| format!("a thread of node {} waits for page {}", thread.node, thread.page)).collect();
         waiting.join(", ")
@@ -295,15 +340,24 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Deliver(index) => self.cluster.deliver(index),
-            Action::Timer { node, place, .. } => self.cluster.go_off(node, place),
-            Action::Thread(thread) => match self.cluster.threads[thread].activity {
+            Action::Deliver(index) => {
+                self.priorities.swap_remove(index);
+                let envelope = self.cluster.under_way.swap_remove(index);
+                self.cluster.arrive(envelope);
+            }
+            Action::GoOff { node, input, due } => {
+                self.cluster.now = self.cluster.now.max(due);
+                self.cluster.go_off(node, input);
+            }
+            Action::Thread(thread) => match self.threads[thread].activity {
                 Activity::Faulted => self.report_fault(thread),
-                Activity::Woken => {
-                    let Thread { node, page, .. } = self.cluster.threads[thread];
+                Activity::Waits => {
+                    let Thread { node, page, .. } = self.threads[thread];
+                    let place = self.waiting_at(thread).expect("it was woken");
+                    self.cluster.take_woken(node, place);
                     self.try_instruction(thread);
                     let looks_itself = self.random.once_in(4);
-                    self.cluster.looked(node, page, looks_itself);
+                    self.cluster.looked(node, page.into(), looks_itself);
                 }
                 _ => self.try_instruction(thread),
             },
@@ -311,20 +365,35 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         self.draw_priorities();
     }
 
+    /// The place of a thread among those that wait at its node.
+    fn waiting_at(&self, thread: usize) -> Option<usize> {
+        let waiting = &self.cluster.waiting[usize::from(self.threads[thread].node)];
+        waiting.iter().position(|waiting| waiting.thread == thread)
+    }
+
+    /// The threads that can run, one bit each.
+    fn runnable(&self) -> u16 {
+        let is_able = |thread: &Thread| matches!(thread.activity, Activity::Ready | Activity::Faulted);
+        let able = self.threads.iter().enumerate().filter(|(_, thread)| is_able(thread)).map(|(number, _)| number);
+        let woken = self.cluster.waiting.iter().flatten().filter(|waiting| waiting.woken);
+        able.chain(woken.map(|waiting| waiting.thread)).fold(0, |set, thread| set | 1 << thread)
+    }
+
     /// Every message that was sent just now gets a priority.
     fn draw_priorities(&mut self) {
-        let messages = &mut self.cluster.messages;
-        let old = messages.iter().rposition(|envelope| envelope.priority != NEW).map_or(0, |last| last + 1);
-        for envelope in &mut messages[old..] {
-            envelope.priority = RANDOM | self.random.draw() as u32;
+        while self.priorities.len() < self.cluster.under_way.len() {
+            self.priorities.push(RANDOM | self.random.draw() as u32);
         }
     }
 
     fn report_fault(&mut self, thread: usize) {
-        let page = PageIndex(self.cluster.threads[thread].page.into());
+        let Thread { node, page, asks_write, .. } = self.threads[thread];
+        let page = PageIndex(page.into());
         let wide = self.random.once_in(4);
-        let wanted = if wide { PageRange::around(page, 0, self.cluster.pages.into()) } else { PageRange::one(page) };
-        self.cluster.report_fault(thread, wanted);
+        let pages = self.cluster.pages();
+        let wanted = if wide { PageRange::around(page, 0, pages) } else { PageRange::one(page) };
+        self.threads[thread].activity = Activity::Waits;
+        self.cluster.fault(node, thread, page.0, asks_write, wanted);
         self.draw_priorities();
     }
 
@@ -332,7 +401,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     fn try_instruction(&mut self, thread: usize) {
         let series = self.series;
         let program = &series.programs[self.program].program;
-        let Thread { node, next, .. } = self.cluster.threads[thread];
+        let Thread { node, next, .. } = self.threads[thread];
         let instruction = match (program.threads.get(thread), self.errand) {
             (Some(code), _) => code[usize::from(next)],
             (None, Some((location, value))) => errand_instruction(location, value),
@@ -340,10 +409,12 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         };
         let Some((location, write)) = instruction.access() else { return self.advance(thread, instruction) };
         let page = series.programs[self.program].layouts[self.layout][usize::from(location)];
+        let place = usize::from(location);
         let seen = match instruction {
-            Instruction::Load { .. } => self.cluster.load(node, page, location),
+            Instruction::Load { .. } => self.cluster.load(node, page.into()).map(|words| words[place]),
             Instruction::Store { source, .. } | Instruction::Exchange { source, .. } => {
-                self.cluster.swap(node, page, location, Program::operand(source, self.so_far))
+                let code = Program::operand(source, self.so_far);
+                self.cluster.store(node, page.into(), |words| std::mem::replace(&mut words[place], code))
             }
             Instruction::Fence | Instruction::Call(_) => None,
         };
@@ -356,9 +427,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
 
     fn fault(&mut self, thread: usize, page: u8, write: bool) {
         let asks_write = write || self.random.once_in(16);
-        let state = &mut self.cluster.threads[thread];
-        (state.page, state.asks_write) = (page, asks_write);
-        self.cluster.turn(thread, Activity::Faulted);
+        let state = &mut self.threads[thread];
+        (state.page, state.asks_write, state.activity) = (page, asks_write, Activity::Faulted);
         if !self.late_faults || self.random.once_in(2) {
             self.report_fault(thread);
         }
@@ -367,12 +437,12 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     fn advance(&mut self, thread: usize, instruction: Instruction) {
         let series = self.series;
         let program = &series.programs[self.program].program;
-        let so_far = self.so_far;
-        self.cluster.tell(|cluster| tell_instruction(cluster, program, thread, instruction, so_far));
-        let state = &mut self.cluster.threads[thread];
+        let (so_far, state) = (self.so_far, &mut self.threads[thread]);
+        let node = state.node;
+        self.cluster.tell(|_| tell_instruction(node, program, thread, instruction, so_far));
         state.next += 1;
         let is_over = program.threads.get(thread).is_none_or(|code| code.len() <= usize::from(state.next));
-        self.cluster.turn(thread, if is_over { Activity::Done } else { Activity::Ready });
+        state.activity = if is_over { Activity::Done } else { Activity::Ready };
     }
 
     fn choose(&mut self) -> Option<Action> {
@@ -383,41 +453,40 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     }
 
     fn choose_any(&mut self) -> Option<Action> {
-        // Of each node, the number of timers, and whether the runtime's bound passes before a thread has run.
+        // Of each node, what may go off, and whether the runtime's bound passes before a thread has run.
         let mut timers = [(0, false); NODES_MAX];
         let mut total = 0;
-        for node in members(self.cluster.open) {
-            let is_late = self.time_outs > 0 && self.cluster.is_about_to_look(node) && self.random.once_in(8);
+        for node in self.cluster.open() {
+            let is_late = self.time_outs > 0 && self.cluster.holds_for_thread(node) && self.random.once_in(8);
             self.time_outs -= u8::from(is_late);
-            let count = self.cluster.pending(node, is_late).count();
+            let count = self.cluster.may_go_off(node, is_late).count();
             timers[usize::from(node)] = (count, is_late);
-            total += count as u32;
+            total += count;
         }
-        let cluster = &self.cluster;
-        let messages = cluster.messages.len() as u32;
-        let threads = cluster.runnable.count_ones();
+        let messages = self.cluster.under_way.len();
+        let runnable = self.runnable();
+        let threads = runnable.count_ones() as usize;
         total += messages + threads;
         if total == 0 {
             return None;
         }
-        let mut at = self.random.below(total.into()) as u32;
+        let mut at = self.random.index(total);
         if at < messages {
-            return Some(Action::Deliver(at as usize));
+            return Some(Action::Deliver(at));
         }
         at -= messages;
         if at < threads {
-            return { members(cluster.runnable) }.nth(at as usize).map(|thread| Action::Thread(thread.into()));
+            return members(runnable).nth(at).map(Action::Thread);
         }
-        let mut at = (at - threads) as usize;
-        let node = members(cluster.open).find(|&node| {
+        at -= threads;
+        let node = self.cluster.open().find(|&node| {
             let (count, _) = timers[usize::from(node)];
             let is_here = at < count;
             at -= if is_here { 0 } else { count };
             is_here
         })?;
         let (_, is_late) = timers[usize::from(node)];
-        let (place, is_alarm) = cluster.pending(node, is_late).nth(at)?;
-        Some(Action::Timer { node, place, is_alarm })
+        self.cluster.may_go_off(node, is_late).nth(at).map(|(input, due)| Action::GoOff { node, input, due })
     }
 
     /// The event with the highest priority.
@@ -429,22 +498,19 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
             }
         };
         let by_receiver = self.schedule == Schedule::Receivers;
-        for (index, envelope) in self.cluster.messages.iter().enumerate() {
-            let is_behind = envelope.priority < RANDOM;
-            let of_receiver = by_receiver && !is_behind;
-            offer(
-                if of_receiver { self.receivers[usize::from(envelope.to)] } else { envelope.priority },
-                Action::Deliver(index),
-            );
+        for (index, (envelope, &priority)) in self.cluster.under_way.iter().zip(&self.priorities).enumerate() {
+            let of_receiver = by_receiver && priority >= RANDOM;
+            let priority = if of_receiver { self.receivers[usize::from(envelope.to)] } else { priority };
+            offer(priority, Action::Deliver(index));
         }
-        for index in members(self.cluster.runnable).map(usize::from) {
-            offer(self.cluster.threads[index].priority, Action::Thread(index));
+        for index in members(self.runnable()) {
+            offer(self.threads[index].priority, Action::Thread(index));
         }
-        for node in members(self.cluster.open) {
+        for node in self.cluster.open() {
             let priority = self.receivers[usize::from(node)];
-            for (place, is_alarm) in self.cluster.pending(node, false) {
-                let priority = if is_alarm { priority / 2 } else { priority };
-                offer(priority, Action::Timer { node, place, is_alarm });
+            for (input, due) in self.cluster.may_go_off(node, false) {
+                let priority = if matches!(input, Input::Alarm { .. }) { priority / 2 } else { priority };
+                offer(priority, Action::GoOff { node, input, due });
             }
         }
         let (_, action) = best?;
@@ -458,12 +524,35 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     fn fall_behind(&mut self, action: Action) {
         self.lowest -= 1;
         match action {
-            Action::Deliver(index) => self.cluster.messages[index].priority = self.lowest,
-            Action::Thread(index) => self.cluster.threads[index].priority = self.lowest,
-            Action::Timer { node, is_alarm: false, .. } => self.receivers[usize::from(node)] = self.lowest,
-            Action::Timer { .. } => {}
+            Action::Deliver(index) => self.priorities[index] = self.lowest,
+            Action::Thread(index) => self.threads[index].priority = self.lowest,
+            Action::GoOff { node, input: Input::Resumed { .. }, .. } => {
+                self.receivers[usize::from(node)] = self.lowest;
+            }
+            Action::GoOff { .. } => {}
         }
     }
+}
+
+/// The rights of all nodes and the messages under way, as text.
+fn situation<N: Coherence>(cluster: &Cluster<N>) -> String {
+    let pages = cluster.pages();
+    let views = |node: u16| {
+        let word = |page| ["-", "read", "write"][cluster.view(node, page) as usize];
+        format!("node {node}: {}", (0..pages).map(word).collect::<Vec<_>>().join(" "))
+    };
+    let views: Vec<String> = (0..cluster.nodes()).map(views).collect();
+    let under_way = cluster.under_way.iter().map(|m| format!("; {} to {}: {}", m.from, m.to, m.message));
+    format!("views of the pages: {}{}", views.join(", "), under_way.collect::<String>())
+}
+
+/// The members of a set, ascending.
+fn members(mut set: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let next = (set != 0).then(|| set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(next)
+    })
 }
 
 fn errand_instruction(location: u8, value: Option<Code>) -> Instruction {
@@ -474,14 +563,7 @@ fn errand_instruction(location: u8, value: Option<Code>) -> Instruction {
     }
 }
 
-fn tell_instruction<N>(
-    cluster: &Cluster<N>,
-    program: &Program,
-    thread: usize,
-    instruction: Instruction,
-    so_far: Outcome,
-) -> String {
-    let node = cluster.threads[thread].node;
+fn tell_instruction(node: u16, program: &Program, thread: usize, instruction: Instruction, so_far: Outcome) -> String {
     let value = |code: Code| program.values.get(usize::from(code)).map_or("never-written".into(), i64::to_string);
     if thread < program.threads.len() {
         let text = program.instruction_text(instruction);

@@ -7,9 +7,8 @@
 //!
 //! Promises: those of `super::series`.
 
-use super::cluster::NODES_MAX;
 use super::oracle::Memory;
-use super::run::Simulator;
+use super::run::{NODES_MAX, Simulator};
 use super::series::Series;
 use super::{LitmusOptions, LitmusReport, Progress};
 use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol};

@@ -1,30 +1,25 @@
-//! A cluster whose every step a test chooses: scripts and random programs.
+//! The cluster of scripts, random programs and litmus tests, which choose every step of it.
 //!
-//! Promises: what a step does is logged, effects in their order. A breach of the contract is a panic that says what
-//! broke, unless the cluster is unchecked. A call for locked pages goes to the protocol as it is, so that a test may
-//! unlock what has ended by itself. It must never let a thread retry that was not woken, or let an alarm expire that
-//! was not set.
+//! It has whole nodes, their copies of pages, the messages under way, and the threads that wait for pages. Any message
+//! may be delivered next, and whatever is pending in a shard may go off next.
+//!
+//! Promises: what a step does is told, effects in their order, if a story is kept. The first breach of the contract is
+//! kept as the problem. A call for locked pages goes to the protocol as it is, so that a test may unlock what has ended
+//! by itself. It must never let a thread retry that was not woken, let an alarm go off that was not set, or deliver what
+//! was not sent.
 
-use super::{Cluster, First, Memory, Stepping};
+use super::{Cluster, Envelope, First, Memory, Stepping};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};
 use trellis_cluster_protocol::homes::Home;
-use trellis_cluster_protocol::node::{Order, Shard};
+use trellis_cluster_protocol::node::{Node, Order, Shard};
+use trellis_cluster_protocol::sync::Sync;
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
-
-/// A message under way.
-#[derive(Clone, Copy, Debug)]
-pub struct Envelope {
-    /// Its sender.
-    pub from: NodeId,
-    /// Its receiver.
-    pub to: NodeId,
-    /// The message.
-    pub message: Message,
-}
 
 /// An access of a thread that waits for its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
+    /// The thread, by a number that the caller chose.
+    pub thread: usize,
     /// The page.
     pub page: u32,
     /// Whether it is a store.
@@ -33,6 +28,18 @@ pub struct Waiting {
     pub wanted: PageRange,
     /// Whether the thread may retry.
     pub woken: bool,
+}
+
+/// How a node learns that a thread has run on that it woke for a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunsOn {
+    /// The script says so ([`Driven::resume`]).
+    #[default]
+    Told,
+    /// The thread says so when it looks again, as in a runtime.
+    Looks,
+    /// Nobody says so, as where the kernel blocks the thread. The page stays for a while.
+    Silent,
 }
 
 /// A call that locks pages.
@@ -64,64 +71,67 @@ pub enum Outcome {
 /// An alarm: its node, its page and its purpose.
 pub type Alarm = (u16, u32, Purpose);
 
+/// How long a page is held at most. No event has to wait for another, so nor does the end of that time.
+const HOLD_MAX: Nanoseconds = 0;
+
 /// See the module.
 #[derive(Debug)]
-pub struct Driven<N = Running> {
-    /// By node, its shards.
-    nodes: Vec<Vec<Shard<N>>>,
-    memory: Memory<First, u64>,
+pub struct Driven<N = Running, B = u64> {
+    nodes: Vec<Node<N>>,
+    pub(crate) memory: Memory<First, B>,
     values: u64,
     last_call: u32,
-    /// The messages under way, the oldest first.
+    /// The messages under way, the oldest first, unless the caller orders them otherwise.
     pub under_way: Vec<Envelope>,
     /// By node, the threads that wait.
     pub waiting: Vec<Vec<Waiting>>,
+    pub(crate) runs_on: RunsOn,
+    /// Held pages that somebody wants, or at which their node looks by itself: these are let go after a while.
+    asked_for: Vec<(u16, PageIndex)>,
     /// Calls that have locked pages, or wait for them.
     pub calls: Vec<Call>,
     /// The time that is passed to the protocol.
     pub now: Nanoseconds,
-    /// The history in words.
-    pub log: Vec<String>,
+    /// The history in words, if it is kept.
+    pub story: Option<Vec<String>>,
+    /// The first breach of the contract.
+    pub problem: Option<String>,
+}
+
+/// The nodes of a cluster at its start.
+pub fn nodes_of<N: Coherence>(
+    home: Home,
+    nodes: u16,
+    pages: u32,
+    shards: u32,
+    start: impl Fn(Geometry) -> N,
+) -> Vec<Node<N>> {
+    let shard = |me, shard| {
+        let geometry = Geometry { me, nodes, founders: nodes, pages, shard, shards, home, marks: false };
+        Shard::new(start(geometry), geometry, NodeId(0))
+    };
+    let node = |me| {
+        let shards = (0..shards).map(|number| shard(me, number)).collect();
+        Node::new(shards, Sync::new(me, nodes), None, NodeId(0))
+    };
+    (0..nodes).map(NodeId).map(node).collect()
 }
 
 impl Driven {
-    /// A cluster at its start.
+    /// A cluster at its start, with its story.
     pub fn new(protocol: Protocol, home: Home, nodes: u16, pages: u32, shards: u32) -> Driven {
-        Driven::of(home, nodes, pages, shards, |geometry| protocol.start(geometry))
+        let nodes = nodes_of(home, nodes, pages, shards, |geometry| protocol.start(geometry));
+        Driven { story: Some(Vec::new()), ..Driven::of(nodes, pages, 0) }
     }
 }
 
 impl<N: Coherence> Driven<N> {
-    /// The same, with `start` in place of a real protocol.
-    pub fn of(home: Home, nodes: u16, pages: u32, shards: u32, start: impl Fn(Geometry) -> N) -> Driven<N> {
-        let start = |me, shard| {
-            let me = NodeId(me);
-            let geometry = Geometry { me, nodes, founders: nodes, pages, shard, shards, home, marks: false };
-            Shard::new(start(geometry), geometry, NodeId(0))
-        };
-        Driven {
-            nodes: (0..nodes).map(|me| (0..shards).map(|shard| start(me, shard)).collect()).collect(),
-            memory: Memory::new(First(pages), usize::from(nodes), 0),
-            values: 0,
-            last_call: 0,
-            under_way: Vec::new(),
-            waiting: vec![Vec::new(); usize::from(nodes)],
-            calls: Vec::new(),
-            now: 0,
-            log: Vec::new(),
-        }
-    }
-
-    /// Breaches of the contract are passed over. A copy without bytes has this value.
-    pub fn unchecked(mut self, absent: u64) -> Driven<N> {
-        self.memory = Memory::new(self.memory.layout(), self.nodes.len(), absent).unchecked();
-        self
-    }
-
     /// Attempts an access. A store writes a value that was never stored before.
     pub fn access(&mut self, node: u16, page: u32, write: bool) -> Outcome {
         let next = self.values + u64::from(write);
-        match if write { self.exchange(node, page, next) } else { self.load(node, page) } {
+        let found =
+            if write { self.store(node, page, |value| std::mem::replace(value, next)) } else { self.load(node, page) };
+        match found {
             None => Outcome::Faulted,
             Some(value) if !write => Outcome::Loaded(value),
             Some(_) => {
@@ -130,31 +140,68 @@ impl<N: Coherence> Driven<N> {
             }
         }
     }
+}
 
-    /// Loads a value; `None` if the view does not allow it.
-    pub fn load(&mut self, node: u16, page: u32) -> Option<u64> {
-        let page = PageIndex(page);
-        let may_load = self.memory.view(node, page) >= Access::Read;
-        may_load.then(|| {
-            must(self.memory.load(node, page));
-            *self.memory.bytes(node, page)
-        })
+impl<N: Coherence, B: Copy + Default> Driven<N, B> {
+    /// A cluster of these nodes; a copy without bytes has the content `absent`.
+    pub fn of(nodes: Vec<Node<N>>, pages: u32, absent: B) -> Driven<N, B> {
+        Driven {
+            memory: Memory::new(First(pages), nodes.len(), absent),
+            values: 0,
+            last_call: 0,
+            under_way: Vec::with_capacity(64),
+            waiting: vec![Vec::new(); nodes.len()],
+            runs_on: RunsOn::default(),
+            asked_for: Vec::new(),
+            calls: Vec::new(),
+            now: 0,
+            story: None,
+            problem: None,
+            nodes,
+        }
     }
 
-    /// Stores a value, and returns the one before; `None` if the view does not allow it.
-    pub fn exchange(&mut self, node: u16, page: u32, value: u64) -> Option<u64> {
+    /// Breaches of the contract are passed over.
+    pub fn unchecked(mut self) -> Driven<N, B> {
+        self.memory = self.memory.unchecked();
+        self
+    }
+
+    /// Adds a line to the story, if it is kept.
+    pub(crate) fn tell(&mut self, line: impl FnOnce(&Driven<N, B>) -> String) {
+        if self.story.is_some() {
+            let line = line(self);
+            self.story.get_or_insert_default().push(line);
+        }
+    }
+
+    /// Loads the content of a page; `None` if the view does not allow it.
+    pub fn load(&mut self, node: u16, page: u32) -> Option<B> {
         let page = PageIndex(page);
-        let may_store = self.memory.view(node, page) == Access::Write;
-        may_store.then(|| {
-            must(self.memory.store(node, page));
-            std::mem::replace(self.memory.bytes_mut(node, page), value)
-        })
+        if self.memory.view(node, page) < Access::Read {
+            return None;
+        }
+        let loaded = self.memory.load(node, page);
+        self.note(loaded.map(drop));
+        Some(*self.memory.bytes(node, page))
+    }
+
+    /// Stores to a page, and returns what `change` does; `None` if the view does not allow it.
+    pub fn store<T>(&mut self, node: u16, page: u32, change: impl FnOnce(&mut B) -> T) -> Option<T> {
+        let page = PageIndex(page);
+        if self.memory.view(node, page) < Access::Write {
+            return None;
+        }
+        let stored = self.memory.store(node, page);
+        self.note(stored.map(drop));
+        Some(change(self.memory.bytes_mut(node, page)))
     }
 
     /// A thread's access faulted: the thread waits from now on.
-    pub fn fault(&mut self, node: u16, page: u32, write: bool, wanted: PageRange) {
-        self.waiting[usize::from(node)].push(Waiting { page, write, wanted, woken: false });
-        self.take(node, page, Input::Fault { page: PageIndex(page), write, wanted });
+    pub fn fault(&mut self, node: u16, thread: usize, page: u32, write: bool, wanted: PageRange) {
+        self.waiting[usize::from(node)].push(Waiting { thread, page, write, wanted, woken: false });
+        let page = PageIndex(page);
+        self.take(node, page, Input::Fault { page, write, wanted });
     }
 
     /// Removes a woken thread from the waiting ones, so that it retries.
@@ -164,16 +211,56 @@ impl<N: Coherence> Driven<N> {
         waiting
     }
 
+    /// A woken thread has retried. Where nobody says so, the node may look at its timers by itself.
+    pub(crate) fn looked(&mut self, node: u16, page: u32, looks_itself: bool) {
+        let page = PageIndex(page);
+        match self.runs_on {
+            RunsOn::Told => {}
+            RunsOn::Looks => {
+                let done = self.looks(node, page);
+                self.note(done);
+            }
+            RunsOn::Silent if looks_itself => self.ask_for(node, page),
+            RunsOn::Silent => {}
+        }
+    }
+
+    /// Whether a thread of `node` was woken for `page` and has not run yet.
+    fn is_about_to_look(&self, node: u16, page: PageIndex) -> bool {
+        self.waiting[usize::from(node)].iter().any(|waiting| waiting.woken && waiting.page == page.0)
+    }
+
+    /// Whether a page is held at `node` for a thread that was woken and has not run yet.
+    pub(crate) fn holds_for_thread(&self, node: u16) -> bool {
+        self.asked_for.iter().any(|&(other, page)| other == node && self.is_about_to_look(node, page))
+    }
+
+    /// The nodes at which something is pending.
+    pub(crate) fn open(&self) -> impl Iterator<Item = u16> {
+        let is_open = |(_, node): &(u16, &Node<N>)| node.shards.iter().any(|shard| !shard.timers.is_empty());
+        (0..).zip(&self.nodes).filter(is_open).map(|(number, _)| number)
+    }
+
+    /// What may go off at `node`. A page that is held for a thread that has not run yet is let go only if `is_late`: the
+    /// time of the thread is over.
+    pub(crate) fn may_go_off(&self, node: u16, is_late: bool) -> impl Iterator<Item = (Input, Nanoseconds)> {
+        let pending = self.nodes[usize::from(node)].shards.iter().flat_map(|shard| shard.timers.pending());
+        pending.filter(move |(input, _)| match input {
+            Input::Resumed { page } => {
+                self.asked_for.contains(&(node, *page)) && (is_late || !self.is_about_to_look(node, *page))
+            }
+            _ => true,
+        })
+    }
+
     /// A program announces accesses, or its node guesses them.
     pub fn prefetch(&mut self, node: u16, wanted: PageRange, write: bool, announced: bool) {
-        self.take(node, wanted.first().0, Input::Prefetch { wanted, write, announced });
+        self.take(node, wanted.first(), Input::Prefetch { wanted, write, announced });
     }
 
     /// The threads for which `page` was held have run on.
     pub fn resume(&mut self, node: u16, page: u32) {
-        let input = Input::Resumed { page: PageIndex(page) };
-        self.shard(node, PageIndex(page)).timers.take(input);
-        self.take(node, page, input);
+        self.go_off(node, Input::Resumed { page: PageIndex(page) });
     }
 
     /// The program locks pages; returns the number of the call.
@@ -181,26 +268,37 @@ impl<N: Coherence> Driven<N> {
         self.last_call += 1;
         let call = self.last_call;
         self.calls.push(Call { node, number: call, range, is_timed: stay.is_some(), has_all: false });
-        self.take(node, range.first().0, Input::Lock { range, call, stay });
+        self.take(node, range.first(), Input::Lock { range, call, stay });
         call
     }
 
     /// The program unlocks what a call locked, or no longer waits for it; the call may have ended by itself.
     pub fn unlock(&mut self, node: u16, range: PageRange, call: u32) {
         self.calls.retain(|known| known.number != call);
-        self.take(node, range.first().0, Input::Unlock { range, call });
+        self.take(node, range.first(), Input::Unlock { range, call });
     }
 
-    /// An alarm expires, due or not.
+    /// An alarm goes off, due or not.
     pub fn alarm(&mut self, (node, page, purpose): Alarm) {
-        let input = Input::Alarm { page: PageIndex(page), purpose };
-        let was_set = self.shard(node, PageIndex(page)).timers.take(input);
-        assert!(was_set, "node {node} set no alarm {purpose} for page {page}");
         let ends = |call: &Call| {
             purpose == Purpose::Expiry && (call.node, call.range.first().0) == (node, page) && call.is_timed
         };
         self.calls.retain(|call| !(call.has_all && ends(call)));
+        let was_set = self.go_off(node, Input::Alarm { page: PageIndex(page), purpose });
+        assert!(was_set, "node {node} set no alarm {purpose} for page {page}");
+    }
+
+    /// The page is held no longer, or the alarm goes off. Returns whether that was pending.
+    pub(crate) fn go_off(&mut self, node: u16, input: Input) -> bool {
+        let (Input::Resumed { page } | Input::Alarm { page, .. }) = input else {
+            unreachable!("timers know nothing else")
+        };
+        if matches!(input, Input::Resumed { .. }) {
+            self.asked_for.retain(|asked| *asked != (node, page));
+        }
+        let was_pending = self.node_mut(node).shard_mut(page).timers.take(input);
         self.take(node, page, input);
+        was_pending
     }
 
     /// The alarms that are set, and when they are due; ascending.
@@ -221,14 +319,15 @@ impl<N: Coherence> Driven<N> {
 
     /// Whether no alarm is set and no page is held.
     pub fn is_idle(&self) -> bool {
-        self.nodes.iter().flatten().all(|shard| shard.timers.is_empty())
+        self.nodes.iter().flat_map(|node| &node.shards).all(|shard| shard.timers.is_empty())
     }
 
     /// A node has left; every other node is informed.
     pub fn gone(&mut self, node: u16, successor: u16) {
         let gone = Input::Gone { node: NodeId(node), successor: NodeId(successor) };
         for other in (0..self.nodes.len() as u16).filter(|&other| other != node) {
-            (0..self.nodes[0].len() as u32).for_each(|shard| self.take(other, shard * CHUNK_PAGES, gone));
+            (0..self.node(other).shards.len() as u32)
+                .for_each(|shard| self.take(other, PageIndex(shard * CHUNK_PAGES), gone));
         }
     }
 
@@ -239,9 +338,24 @@ impl<N: Coherence> Driven<N> {
 
     /// The message at `index` arrives.
     pub fn deliver(&mut self, index: usize) {
-        let Envelope { from, to, message } = self.under_way.remove(index);
-        let done = self.hand_over(from.0, to.0, message);
-        self.heed(done);
+        let envelope = self.under_way.remove(index);
+        self.arrive(envelope);
+    }
+
+    /// A message, which is no longer among those under way, arrives.
+    pub(crate) fn arrive(&mut self, Envelope { from, to, message }: Envelope) {
+        let done = self.hand_over(from, to, message);
+        self.note(done);
+    }
+
+    /// The number of nodes.
+    pub(crate) fn nodes(&self) -> u16 {
+        self.nodes.len() as u16
+    }
+
+    /// The number of pages.
+    pub(crate) fn pages(&self) -> u32 {
+        self.memory.layout().0
     }
 
     /// The access that the view of a node allows.
@@ -249,47 +363,49 @@ impl<N: Coherence> Driven<N> {
         self.memory.view(node, PageIndex(page))
     }
 
-    /// The value of a copy, if it has bytes.
-    pub fn value(&self, node: u16, page: u32) -> Option<u64> {
+    /// The content of a copy, if it has bytes.
+    pub fn value(&self, node: u16, page: u32) -> Option<B> {
         let page = PageIndex(page);
         (self.memory.version(node, page) != super::ABSENT).then(|| *self.memory.bytes(node, page))
     }
 
     /// Whether a request of `node` for `page` is under way.
     pub fn is_pending(&self, node: u16, page: u32) -> bool {
-        self.nodes[usize::from(node)][self.shard_of(PageIndex(page))].protocol.is_pending(PageIndex(page))
+        self.node(node).shard(PageIndex(page)).protocol.is_pending(PageIndex(page))
     }
 
-    fn take(&mut self, node: u16, page: u32, input: Input) {
-        let done = self.step(node, PageIndex(page), input);
-        self.heed(done);
+    fn take(&mut self, node: u16, page: PageIndex, input: Input) {
+        let done = self.step(node, page, input);
+        self.note(done);
     }
 
-    fn heed(&self, done: Result<(), String>) {
-        if self.memory.is_checked() {
-            must(done);
+    fn note(&mut self, done: Result<(), String>) {
+        if let Err(problem) = done {
+            self.problem.get_or_insert(problem);
+        }
+    }
+
+    fn ask_for(&mut self, node: u16, page: PageIndex) {
+        if !self.asked_for.contains(&(node, page)) {
+            self.asked_for.push((node, page));
         }
     }
 
     fn pending<T: Ord>(&self, which: impl Fn(u16, Input, Nanoseconds) -> Option<T>) -> Vec<T> {
-        let shards =
-            self.nodes.iter().enumerate().flat_map(|(node, shards)| shards.iter().map(move |shard| (node, shard)));
+        let nodes = self.nodes.iter().enumerate();
+        let shards = nodes.flat_map(|(node, of)| of.shards.iter().map(move |shard| (node, shard)));
         let pending = shards.flat_map(|(node, shard)| shard.timers.pending().map(move |due| (node, due)));
         let mut found: Vec<T> = pending.filter_map(|(node, (input, due))| which(node as u16, input, due)).collect();
         found.sort();
         found
     }
-
-    fn shard_of(&self, page: PageIndex) -> usize {
-        (page.0 / CHUNK_PAGES) as usize % self.nodes[0].len()
-    }
 }
 
-impl<N: Coherence> Cluster for Driven<N> {
+impl<N: Coherence, B: Copy + Default> Cluster for Driven<N, B> {
     type Layout = First;
-    type Bytes = u64;
+    type Bytes = B;
 
-    fn memory(&mut self) -> &mut Memory<First, u64> {
+    fn memory(&mut self) -> &mut Memory<First, B> {
         &mut self.memory
     }
 
@@ -297,20 +413,32 @@ impl<N: Coherence> Cluster for Driven<N> {
         if usize::from(to.0) >= self.nodes.len() {
             return Err(format!("node {node} sends {message} to nobody"));
         }
-        self.under_way.push(Envelope { from: NodeId(node), to, message });
+        self.under_way.push(Envelope { from: node, to: to.0, message });
         Ok(())
     }
 
     fn look_again(&mut self, node: u16, pages: PageRange) -> Result<(), String> {
-        for waiting in &mut self.waiting[usize::from(node)] {
-            waiting.woken |= pages.contains(PageIndex(waiting.page));
+        let Driven { waiting, nodes, runs_on, now, .. } = self;
+        let node_of = &mut nodes[usize::from(node)];
+        for waiting in &mut waiting[usize::from(node)] {
+            let page = PageIndex(waiting.page);
+            if waiting.woken || !pages.contains(page) {
+                continue;
+            }
+            waiting.woken = true;
+            let timers = &mut node_of.shard_mut(page).timers;
+            match runs_on {
+                RunsOn::Told => {}
+                RunsOn::Looks => timers.wake(page),
+                RunsOn::Silent => _ = timers.hold(page, *now, HOLD_MAX),
+            }
         }
         Ok(())
     }
 
     fn violation(&mut self, node: u16, from: NodeId, what: &str) -> Result<(), String> {
         let is_checked = self.memory.is_checked();
-        (!is_checked).then_some(()).ok_or_else(|| format!("node {node} reports of {from}: {what}"))
+        (!is_checked).then_some(()).ok_or_else(|| super::breach(node, Some(from), what))
     }
 
     /// No other call has one of the pages.
@@ -333,16 +461,15 @@ impl<N: Coherence> Cluster for Driven<N> {
     }
 }
 
-impl<N: Coherence> Stepping for Driven<N> {
-    type Node = N;
+impl<N: Coherence, B: Copy + Default> Stepping for Driven<N, B> {
+    type Protocol = N;
 
-    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<N> {
-        let shard = self.shard_of(page);
-        &mut self.nodes[usize::from(node)][shard]
+    fn node(&self, node: u16) -> &Node<N> {
+        &self.nodes[usize::from(node)]
     }
 
-    fn shards(&self) -> u32 {
-        self.nodes[0].len() as u32
+    fn node_mut(&mut self, node: u16) -> &mut Node<N> {
+        &mut self.nodes[usize::from(node)]
     }
 
     fn now(&self) -> Nanoseconds {
@@ -351,18 +478,17 @@ impl<N: Coherence> Stepping for Driven<N> {
 
     fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
         let now = self.now;
-        self.shard(node, page).order(effect, || now, 0)
+        self.node_mut(node).shard_mut(page).order(effect, || now, HOLD_MAX)
     }
 
     fn note_input(&mut self, node: u16, input: Input) {
-        self.log.push(format!("n{node} {input}"));
+        self.tell(|_| format!("n{node} {input}"));
     }
 
-    fn note_effect(&mut self, _node: u16, effect: Effect) {
-        self.log.push(format!("  {effect}"));
+    fn note_effect(&mut self, node: u16, effect: Effect) {
+        if let Effect::Hold(page) = effect {
+            self.ask_for(node, page);
+        }
+        self.tell(|_| format!("  {effect}"));
     }
-}
-
-fn must<T>(done: Result<T, String>) -> T {
-    done.unwrap_or_else(|what| panic!("{what}"))
 }

@@ -6,8 +6,8 @@
 //! - Under sequential consistency `Memory` has the views and copies of all nodes, and checks the contract of
 //!   [`trellis_cluster_protocol::coherence`]. `Cluster::carry_out` is the one place where an order of a shard changes
 //!   them, sends a message or wakes threads. `Stepping::step` lets a shard take a fact, and `Stepping::hand_over`
-//!   delivers a message with the bytes that travel with it. The explorer, the litmus tests, the simulator and
-//!   [`Driven`], which tests drive, are such clusters.
+//!   delivers a message with the bytes that travel with it. The explorer, the simulator and [`Driven`], of which scripts
+//!   and litmus tests choose every step, are such clusters.
 //! - Under release consistency [`twinned`] has the views, bytes and twins of one node, because no rule is about
 //!   several. [`twinned::Releasing::obey`] and [`twinned::Releasing::arrive`] are the same for them.
 //!
@@ -21,14 +21,25 @@ mod memory;
 pub mod twinned;
 pub(crate) mod views;
 
-pub use driven::{Alarm, Call, Driven, Envelope, Outcome, Waiting};
+pub use driven::{Alarm, Call, Driven, Outcome, RunsOn, Waiting, nodes_of};
 pub(crate) use memory::{ABSENT, First, Layout, Memory};
 
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_cluster_protocol::node::{self, Carrier, Order, Parts, Shard};
+use trellis_cluster_protocol::node::{self, Carrier, Node, Order, Parts, Shard};
 use trellis_cluster_protocol::sync::Waiter;
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 use views::check_thought;
+
+/// A message under way between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Envelope<M = Message> {
+    /// Its sender.
+    pub from: u16,
+    /// Its receiver.
+    pub to: u16,
+    /// The message.
+    pub message: M,
+}
 
 /// What `node` says when no correct node does `what`: a peer, or, if there is none, its own program.
 pub(crate) fn breach(node: u16, by: Option<NodeId>, what: &str) -> String {
@@ -145,16 +156,16 @@ pub(crate) trait Cluster {
     }
 }
 
-/// A cluster that has the shards of its nodes, and steps them one after the other.
+/// A cluster of whole nodes, which it steps one after the other.
 pub(crate) trait Stepping: Cluster + Sized {
     /// The protocol of the nodes.
-    type Node: Coherence;
+    type Protocol: Coherence;
 
-    /// The shard of `node` that `page` belongs to.
-    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<Self::Node>;
+    /// A node.
+    fn node(&self, node: u16) -> &Node<Self::Protocol>;
 
-    /// The number of shards of each node.
-    fn shards(&self) -> u32;
+    /// The same, to be stepped.
+    fn node_mut(&mut self, node: u16) -> &mut Node<Self::Protocol>;
 
     /// The time.
     fn now(&self) -> Nanoseconds;
@@ -209,7 +220,7 @@ impl<C: Stepping> Parts for At<'_, C> {
     type Breach = String;
 
     fn shards(&self) -> u32 {
-        self.cluster.shards()
+        self.cluster.node(self.node).shards.len() as u32
     }
 
     fn hold(&mut self, shard: u32) -> At<'_, C> {
@@ -218,12 +229,12 @@ impl<C: Stepping> Parts for At<'_, C> {
 }
 
 impl<C: Stepping> Carrier for At<'_, C> {
-    type Protocol = C::Node;
+    type Protocol = C::Protocol;
     type Attached = ();
     type Breach = String;
 
-    fn shard(&mut self) -> &mut Shard<C::Node> {
-        self.cluster.shard(self.node, self.page)
+    fn shard(&mut self) -> &mut Shard<C::Protocol> {
+        self.cluster.node_mut(self.node).shard_mut(self.page)
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {

@@ -6,11 +6,11 @@
 
 use super::cluster::{Activity, Cluster, PURPOSES, RETRY, Thread, members};
 use super::facts::{Fact, STAY};
-use super::{Envelope, Locks, Node, Pages, Requests};
-use crate::model::Layout;
+use super::{Locks, Node, Pages, Requests};
+use crate::model::{Envelope, Layout};
 use trellis_cluster_protocol::coherence::{Input, Purpose};
 use trellis_cluster_protocol::node::gathering;
-use trellis_cluster_protocol::{Access, PageRange};
+use trellis_cluster_protocol::{Access, NodeId, PageRange};
 
 /// A possible action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -416,11 +416,11 @@ impl<N: Node> Pages<N> {
         cluster.remove_message(number);
         let Envelope { from, to, message } = *self.envelopes.value(number);
         if let Some(range) = message.bytes() {
-            cluster.memory.arrive(from.0, to.0, range)?;
+            cluster.memory.arrive(from, to, range)?;
         }
-        let receiver = usize::from(to.0);
+        let receiver = usize::from(to);
         if self.has_ended(cluster, receiver) {
-            return Err(format!("{message} arrives at {to}, which has left"));
+            return Err(format!("{message} arrives at node {to}, which has left"));
         }
         self.happen_numbered(cluster, receiver, self.arrivals[number as usize])
     }
@@ -437,7 +437,7 @@ impl<N: Node> Pages<N> {
         match action {
             Action::Deliver(number) => {
                 let Envelope { from, to, message } = *self.envelopes.value(number);
-                Some((usize::from(to.0), Fact::Input(Input::Message { from, message })))
+                Some((usize::from(to), Fact::Input(Input::Message { from: NodeId(from), message })))
             }
             Action::Begin { node, thread, operation } if operation.lock => {
                 Some((node, self.locking(operation, thread)))

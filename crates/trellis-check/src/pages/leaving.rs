@@ -8,8 +8,8 @@
 use super::actions::{Action, Operation};
 use super::cluster::{Activity, Cluster, THRESHOLD, Thread};
 use super::facts::Fact;
-use super::{COORDINATOR, Envelope, Node, Pages};
-use crate::model::Layout;
+use super::{COORDINATOR, Node, Pages};
+use crate::model::{Envelope, Layout};
 use crate::simulate::NodeFault;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Input;
@@ -80,7 +80,7 @@ impl<N: Node> Pages<N> {
     fn is_under_way(&self, cluster: &Cluster, sender: usize, receiver: usize) -> bool {
         cluster.messages().iter().any(|&number| {
             let Envelope { from, to, .. } = *self.envelopes.value(number);
-            (usize::from(from.0), usize::from(to.0)) == (sender, receiver)
+            (usize::from(from), usize::from(to)) == (sender, receiver)
         })
     }
 }

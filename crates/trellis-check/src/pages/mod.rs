@@ -38,7 +38,7 @@ mod words;
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, Stepped, Steps};
 use crate::model::views::check_thought;
-use crate::model::{Cluster as _, Layout, Memory};
+use crate::model::{Cluster as _, Envelope, Layout, Memory};
 use crate::simulate::NodeFault;
 use actions::Action;
 use cluster::{Activity, Cluster, PURPOSES, Thread, Used};
@@ -67,13 +67,6 @@ const COORDINATOR: NodeId = NodeId(0);
 struct Ordered {
     order: Order,
     number: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Envelope {
-    from: NodeId,
-    to: NodeId,
-    message: Message,
 }
 
 /// The model; see the module's documentation.
@@ -245,7 +238,7 @@ impl<N: Node> Pages<N> {
     fn ordered(&mut self, me: NodeId, effect: Effect, order: Order) -> Option<Ordered> {
         let number = match (order, effect) {
             (Order::Send { to, message }, _) => {
-                let number = self.envelopes.number(Envelope { from: me, to, message });
+                let number = self.envelopes.number(Envelope { from: me.0, to: to.0, message });
                 if number as usize == self.arrivals.len() {
                     let arrives = Fact::Input(Input::Message { from: me, message });
                     self.arrivals.push(self.facts.number((to, arrives)));

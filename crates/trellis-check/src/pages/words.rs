@@ -2,7 +2,8 @@
 
 use super::actions::{Action, Operation};
 use super::cluster::Cluster;
-use super::{COORDINATOR, Envelope, Node, Pages};
+use super::{COORDINATOR, Node, Pages};
+use crate::model::Envelope;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::node::Order;
 
@@ -79,6 +80,6 @@ impl<N: Node> Pages<N> {
 
     fn envelope_text(&self, number: u32) -> String {
         let Envelope { from, to, message } = self.envelopes.value(number);
-        format!("{}->{} {}", from.0, to.0, message)
+        format!("{from}->{to} {message}")
     }
 }

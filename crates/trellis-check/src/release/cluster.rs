@@ -295,7 +295,7 @@ impl Cluster {
                 None => return Ok(()),
             },
         };
-        let Envelope { from, to, mut packet } = envelope;
+        let Envelope { from, to, message: mut packet } = envelope;
         if let Packet::Page { message, body: body @ Body::Late } = &mut packet {
             let range = message.bytes().expect("it has bytes");
             *body = Body::Pages(self.nodes[usize::from(from)].bytes_of(&self.setup, range));

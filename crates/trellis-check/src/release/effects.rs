@@ -49,15 +49,7 @@ impl fmt::Display for Packet {
 }
 
 /// A message under way.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Envelope {
-    /// Its sender.
-    pub from: u16,
-    /// Its receiver.
-    pub to: u16,
-    /// The message.
-    pub packet: Packet,
-}
+pub type Envelope = crate::model::Envelope<Packet>;
 
 /// An event of a thread: an access, or an operation that others may have to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -304,7 +296,7 @@ impl Releasing for Acting<'_> {
     }
 
     fn send(&mut self, to: NodeId, message: Message, body: Body) {
-        self.out.send(Envelope { from: self.node.me, to: to.0, packet: Packet::Page { message, body } });
+        self.out.send(Envelope { from: self.node.me, to: to.0, message: Packet::Page { message, body } });
     }
 
     fn wake(&mut self, pages: PageRange) {
@@ -442,7 +434,7 @@ impl Effects for Acting<'_> {
         {
             self.out.event(Event::Requested { lock: lock as u8, node: next.0 });
         }
-        self.out.send(Envelope { from: self.node.me, to: to.0, packet: Packet::Sync { message, knowledge } });
+        self.out.send(Envelope { from: self.node.me, to: to.0, message: Packet::Sync { message, knowledge } });
         Ok(())
     }
 

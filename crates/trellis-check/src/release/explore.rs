@@ -161,11 +161,11 @@ impl Orders {
     /// The message in the form in which it arrives now.
     fn as_delivered(&mut self, state: &State, number: u32) -> u32 {
         let envelope = self.packets.value(number);
-        let Packet::Page { message, body: Body::Late } = &envelope.packet else { return number };
+        let Packet::Page { message, body: Body::Late } = &envelope.message else { return number };
         let range = message.bytes().expect("it has bytes");
         let sender = self.nodes.value(state.nodes[usize::from(envelope.from)]);
-        let packet = Packet::Page { message: *message, body: Body::Pages(sender.bytes_of(&self.setup, range)) };
-        let envelope = Envelope { packet, ..envelope.clone() };
+        let message = Packet::Page { message: *message, body: Body::Pages(sender.bytes_of(&self.setup, range)) };
+        let envelope = Envelope { message, ..envelope.clone() };
         self.packets.number(envelope)
     }
 
@@ -214,8 +214,8 @@ impl Orders {
         let (setup, packets) = (&self.setup, &self.packets);
         let done = guarded(|| match cause & THREAD {
             0 => {
-                let Envelope { from, packet, .. } = packets.value(cause);
-                node.deliver(setup, *from, packet, out);
+                let Envelope { from, message, .. } = packets.value(cause);
+                node.deliver(setup, *from, message, out);
             }
             _ => {
                 let [thread, turn, branch, _] = cause.to_le_bytes();
@@ -308,8 +308,8 @@ impl Model for Orders {
                 format!("thread {number} at node {node} {}: {operation:?}, {doing:?}", turn.words())
             }
             Action::Deliver { .. } => {
-                let Envelope { from, to, packet } = self.packets.value(cause);
-                format!("{from}->{to} arrives: {packet}")
+                let Envelope { from, to, message } = self.packets.value(cause);
+                format!("{from}->{to} arrives: {message}")
             }
         };
         self.work_out(before, cause, &mut out);

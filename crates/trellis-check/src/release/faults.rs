@@ -157,7 +157,7 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
         {
             let message = Message::Updated { pages, number, kept: pages.mask() };
             let packet = Packet::Page { message, body: Body::Nothing };
-            out.send(Envelope { from: node.me, to: from.0, packet });
+            out.send(Envelope { from: node.me, to: from.0, message: packet });
             None
         }
         (

@@ -35,12 +35,7 @@ const TRANSFERS_OF_OPERATION_MAX: u64 = 16;
 const SMALL_BODY_BYTES: u32 = 16;
 
 /// A message under way.
-#[derive(Clone, Copy)]
-pub(super) struct Envelope {
-    pub(super) from: u16,
-    pub(super) to: u16,
-    pub(super) message: wire::Message,
-}
+type Envelope = model::Envelope<wire::Message>;
 
 /// A simulation. See the module's documentation.
 pub(super) struct World<'a, S: Start> {
@@ -407,14 +402,14 @@ impl<S: Start> model::Cluster for World<'_, S> {
 }
 
 impl<S: Start> Stepping for World<'_, S> {
-    type Node = S::Node;
+    type Protocol = S::Node;
 
-    fn shard(&mut self, node: u16, page: PageIndex) -> &mut Shard<S::Node> {
-        self.nodes[usize::from(node)].parts.shard_mut(page)
+    fn node(&self, node: u16) -> &node::Node<S::Node> {
+        &self.nodes[usize::from(node)].parts
     }
 
-    fn shards(&self) -> u32 {
-        self.scenario.layout.shards()
+    fn node_mut(&mut self, node: u16) -> &mut node::Node<S::Node> {
+        &mut self.nodes[usize::from(node)].parts
     }
 
     fn now(&self) -> Nanoseconds {
@@ -422,8 +417,8 @@ impl<S: Start> Stepping for World<'_, S> {
     }
 
     fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
-        let pages = self.nodes[usize::from(node)].parts.shard_mut(page);
-        self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns)
+        let shard = self.nodes[usize::from(node)].parts.shard_mut(page);
+        self.start.fault().order(shard, effect, self.now, self.scenario.manners.hold_ns)
     }
 
     fn note_input(&mut self, node: u16, input: Input) {
@@ -440,7 +435,7 @@ impl<S: Start> Effects for At<'_, World<'_, S>> {
     type Protocol = S::Node;
 
     fn node(&mut self) -> &mut node::Node<S::Node> {
-        &mut self.cluster.nodes[usize::from(self.node)].parts
+        self.cluster.node_mut(self.node)
     }
 
     fn now(&self) -> Nanoseconds {

@@ -1,7 +1,7 @@
 //! The commands of scripts about pages.
 
-use super::{Story, Words, range};
-use trellis_check::model::{Driven, Outcome};
+use super::{Story, Words, named, range};
+use trellis_check::model::{Driven, Envelope, Outcome};
 use trellis_cluster_protocol::coherence::{Protocol, Purpose};
 use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
@@ -39,9 +39,13 @@ impl Script {
         let line = match self.cluster.access(node, page, write) {
             Outcome::Loaded(value) => format!("n{node} loads {value} from p{page}"),
             Outcome::Stored(value) => format!("n{node} stores {value} to p{page}"),
-            Outcome::Faulted => return self.cluster.fault(node, page, write, wanted),
+            Outcome::Faulted => return self.cluster.fault(node, 0, page, write, wanted),
         };
-        self.cluster.log.push(line);
+        self.tell(line);
+    }
+
+    fn tell(&mut self, line: String) {
+        self.cluster.story.get_or_insert_default().push(line);
     }
 
     /// Woken threads retry, until none is left.
@@ -64,12 +68,7 @@ impl Script {
             }
             return Ok(());
         }
-        let (from, to) = words.link()?;
-        let kind = words.at(1).ok();
-        let index = self.cluster.under_way.iter().position(|envelope| {
-            (envelope.from.0, envelope.to.0) == (from, to) && kind.is_none_or(|kind| kind == envelope.message.name())
-        });
-        self.cluster.deliver(index.ok_or("no such message is under way")?);
+        self.cluster.deliver(named(words, &self.cluster.under_way, |message| message.name())?);
         Ok(())
     }
 
@@ -99,11 +98,11 @@ impl Script {
                     line += ", locked";
                 }
             }
-            self.cluster.log.push(line);
+            self.tell(line);
         }
-        for envelope in &self.cluster.under_way {
-            let text = envelope.message.to_string();
-            self.cluster.log.push(format!("under way n{}->n{}: {text}", envelope.from.0, envelope.to.0));
+        let under_way = self.cluster.under_way.clone();
+        for Envelope { from, to, message } in under_way {
+            self.tell(format!("under way n{from}->n{to}: {message}"));
         }
     }
 }
@@ -111,7 +110,7 @@ impl Script {
 impl Story for Script {
     fn command(&mut self, line: &str) -> Result<Vec<String>, String> {
         let (verb, words) = Words::of(line);
-        self.cluster.log.clear();
+        self.cluster.story = Some(Vec::new());
         match verb {
             "cluster" => self.start(&words)?,
             "read" | "write" => {
@@ -155,7 +154,8 @@ impl Story for Script {
             _ => return Err("there is no such command".to_string()),
         }
         self.look();
-        Ok(std::mem::take(&mut self.cluster.log))
+        assert_eq!(self.cluster.problem, None);
+        Ok(self.cluster.story.take().unwrap_or_default())
     }
 
     fn left_over(&self) -> Vec<String> {

@@ -5,20 +5,14 @@
 //! node cannot touch. A load or a store is made only if the view allows it. Locks and barriers are what they are to
 //! the protocol: knowledge that goes from one node to another.
 
-use super::{Story, Words};
+use super::{Story, Words, named};
+use trellis_check::model::Envelope;
 use trellis_check::model::twinned::{Body, Diff, PAGE_WORDS, Releasing, Twinned, Value};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Hlrc, Input, Message, Propagation};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node::{self, Carrier, Order, Shard};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
-
-struct Envelope {
-    from: u16,
-    to: u16,
-    message: Message,
-    body: Body,
-}
 
 /// An access that waits for its page.
 #[derive(Clone, Copy)]
@@ -42,7 +36,7 @@ struct Node {
 
 pub(crate) struct Script {
     nodes: Vec<Node>,
-    under_way: Vec<Envelope>,
+    under_way: Vec<Envelope<(Message, Body)>>,
     marks: bool,
     log: Vec<String>,
 }
@@ -192,7 +186,7 @@ impl Script {
     }
 
     fn deliver_one(&mut self, index: usize) {
-        let Envelope { from, to, message, body } = self.under_way.remove(index);
+        let Envelope { from, to, message: (message, body) } = self.under_way.remove(index);
         must(Acting { script: self, node: to }.arrive(message, &body));
         self.step(to, Input::Message { from: NodeId(from), message }, &body);
         self.look();
@@ -205,12 +199,7 @@ impl Script {
             }
             return Ok(());
         }
-        let (from, to) = words.link()?;
-        let kind = words.at(1).ok();
-        let index = self.under_way.iter().position(|envelope| {
-            (envelope.from, envelope.to) == (from, to) && kind.is_none_or(|kind| kind == envelope.message.name())
-        });
-        self.deliver_one(index.ok_or("no such message is under way")?);
+        self.deliver_one(named(words, &self.under_way, |(message, _)| message.name())?);
         Ok(())
     }
 
@@ -237,7 +226,7 @@ impl Script {
             }
             self.log.push(line);
         }
-        for Envelope { from, to, message, .. } in &self.under_way {
+        for Envelope { from, to, message: (message, _) } in &self.under_way {
             self.log.push(format!("under way n{from}->n{to}: {}", message));
         }
     }
@@ -284,7 +273,7 @@ impl Releasing for Acting<'_> {
             let line = self.script.log.iter_mut().rfind(|line| **line == effect).expect("it was decided");
             *line += &format!(" {{{}}}", in_words(pages, diffs));
         }
-        self.script.under_way.push(Envelope { from: self.node, to: to.0, message, body });
+        self.script.under_way.push(Envelope { from: self.node, to: to.0, message: (message, body) });
     }
 
     fn wake(&mut self, pages: PageRange) {
@@ -375,7 +364,7 @@ impl Story for Script {
     }
 
     fn left_over(&self) -> Vec<String> {
-        let under_way = self.under_way.iter().map(|envelope| envelope.message.to_string());
+        let under_way = self.under_way.iter().map(|envelope| envelope.message.0.to_string());
         let mut left: Vec<String> = under_way.map(|text| format!("`{text}` is under way")).collect();
         for (node, this) in self.nodes.iter().enumerate() {
             left.extend(this.waiting.iter().map(|waiting| format!("n{node} waits for p{}", waiting.page)));

@@ -1,7 +1,8 @@
 //! The commands of scripts about locks, barriers, words and objects that are kept at their home.
 
-use super::{Story, Words};
+use super::{Story, Words, named};
 use std::collections::BTreeMap;
+use trellis_check::model::Envelope;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{
     ConditionDemand, Contribution, Demand, Effect, EventDemand, Input, Kind, Message, OnceDemand, Operation,
@@ -10,7 +11,7 @@ use trellis_cluster_protocol::sync::{
 
 pub(crate) struct Script {
     nodes: Vec<Sync>,
-    under_way: Vec<(NodeId, NodeId, Message)>,
+    under_way: Vec<Envelope<Message>>,
     /// Calls that wait, in words.
     waiting: BTreeMap<Waiter, (u16, String)>,
     calls: Waiter,
@@ -33,7 +34,7 @@ impl Script {
         for effect in effects {
             lines.push(match effect {
                 Effect::Send(to, message) => {
-                    self.under_way.push((NodeId(node), to, message));
+                    self.under_way.push(Envelope { from: node, to: to.0, message });
                     format!("  send n{}: {}", to.0, message)
                 }
                 Effect::Wake(waiter, value) => format!("  {} is done, {value}", self.take(waiter)),
@@ -57,9 +58,9 @@ impl Script {
     }
 
     fn deliver(&mut self, index: usize, lines: &mut Vec<String>) {
-        let (from, to, message) = self.under_way.remove(index);
-        lines.push(format!("n{} hears from n{}: {}", to.0, from.0, message));
-        self.step(to.0, Input::Message(from, message), lines);
+        let Envelope { from, to, message } = self.under_way.remove(index);
+        lines.push(format!("n{to} hears from n{from}: {message}"));
+        self.step(to, Input::Message(NodeId(from), message), lines);
     }
 
     fn abandon(&mut self, node: u16, lock: u64, lines: &mut Vec<String>) -> Result<(), String> {
@@ -243,9 +244,8 @@ impl Story for Script {
                 }
             }
             "deliver" => {
-                let (from, to) = words.link()?;
-                let found = self.under_way.iter().position(|message| (message.0.0, message.1.0) == (from, to));
-                self.deliver(found.ok_or("no such message is under way")?, &mut lines);
+                let index = named(&words, &self.under_way, |_| "")?;
+                self.deliver(index, &mut lines);
             }
             _ => return Err("there is no such command".to_string()),
         }
@@ -254,7 +254,7 @@ impl Story for Script {
 
     fn left_over(&self) -> Vec<String> {
         let waiting = self.waiting.values().map(|(_, name)| format!("{name} waits"));
-        let under_way = self.under_way.iter().map(|(_, _, message)| format!("`{}` is under way", message));
+        let under_way = self.under_way.iter().map(|envelope| format!("`{}` is under way", envelope.message));
         waiting.chain(under_way).collect()
     }
 }
