@@ -82,6 +82,9 @@ pub(super) struct Simulator<'a, N, F> {
     cluster: Cluster<N>,
     /// The threads of the program, and the one that runs errands.
     threads: Vec<Thread>,
+    /// Those that can run without being woken, and those that are not done; one bit each.
+    able: u16,
+    unfinished: u16,
     /// The priority of each message under way.
     priorities: Vec<u32>,
     random: Random,
@@ -140,6 +143,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
             fresh: Vec::new(),
             cluster: Driven::of(Vec::new(), 0, [ALIEN; LOCATIONS_MAX]),
             threads: Vec::new(),
+            able: 0,
+            unfinished: 0,
             priorities: Vec::new(),
             random: Random::new(0),
             schedule: Schedule::Uniform,
@@ -183,7 +188,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         self.spread_copies(program, is_fresh)?;
         self.cluster.tell(|_| "the threads start".to_string());
         for (thread, code) in program.threads.iter().enumerate() {
-            self.threads[thread].activity = if code.is_empty() { Activity::Done } else { Activity::Ready };
+            self.turn(thread, if code.is_empty() { Activity::Done } else { Activity::Ready });
         }
         self.go_on()?;
         self.cluster.tell(|_| "the threads are done".to_string());
@@ -228,6 +233,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         self.late_faults = self.random.once_in(2);
         self.cluster.runs_on = if self.random.once_in(4) { RunsOn::Silent } else { RunsOn::Looks };
         self.threads.clear();
+        (self.able, self.unfinished) = (0, 0);
         // Groups are rotated over the nodes, so that the manager is sometimes one of them.
         let turn = self.random.below(nodes.into()) as u16;
         for &group in placement {
@@ -300,7 +306,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     fn send_errand(&mut self, node: u16, location: u8, value: Option<Code>) -> Result<Code, (Kind, String)> {
         self.errand = Some((location, value));
         let index = self.threads.len() - 1;
-        (self.threads[index].node, self.threads[index].activity) = (node, Activity::Ready);
+        self.threads[index].node = node;
+        self.turn(index, Activity::Ready);
         // An access to a page that is present needs no schedule.
         self.try_instruction(index);
         self.go_on()?;
@@ -309,7 +316,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
 
     /// Executes events until every thread is done.
     fn go_on(&mut self) -> Result<(), Ended> {
-        while self.threads.iter().any(|thread| thread.activity != Activity::Done) {
+        while self.unfinished != 0 {
             if let Some(what) = self.cluster.problem.take() {
                 return Err((Kind::Broken, what));
             }
@@ -371,12 +378,20 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         waiting.iter().position(|waiting| waiting.thread == thread)
     }
 
+    /// Sets what a thread is at.
+    fn turn(&mut self, thread: usize, activity: Activity) {
+        let bit = 1 << thread;
+        self.threads[thread].activity = activity;
+        let with = |set: u16, is_in: bool| if is_in { set | bit } else { set & !bit };
+        self.able = with(self.able, matches!(activity, Activity::Ready | Activity::Faulted));
+        self.unfinished = with(self.unfinished, activity != Activity::Done);
+    }
+
     /// The threads that can run, one bit each.
     fn runnable(&self) -> u16 {
-        let is_able = |thread: &Thread| matches!(thread.activity, Activity::Ready | Activity::Faulted);
-        let able = self.threads.iter().enumerate().filter(|(_, thread)| is_able(thread)).map(|(number, _)| number);
-        let woken = self.cluster.waiting.iter().flatten().filter(|waiting| waiting.woken);
-        able.chain(woken.map(|waiting| waiting.thread)).fold(0, |set, thread| set | 1 << thread)
+        let is_woken = |&thread: &usize| self.cluster.is_woken(self.threads[thread].node, thread);
+        let woken = members(self.unfinished & !self.able).filter(is_woken);
+        woken.fold(self.able, |set, thread| set | 1 << thread)
     }
 
     /// Every message that was sent just now gets a priority.
@@ -392,7 +407,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         let wide = self.random.once_in(4);
         let pages = self.cluster.pages();
         let wanted = if wide { PageRange::around(page, 0, pages) } else { PageRange::one(page) };
-        self.threads[thread].activity = Activity::Waits;
+        self.turn(thread, Activity::Waits);
         self.cluster.fault(node, thread, page.0, asks_write, wanted);
         self.draw_priorities();
     }
@@ -428,7 +443,8 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
     fn fault(&mut self, thread: usize, page: u8, write: bool) {
         let asks_write = write || self.random.once_in(16);
         let state = &mut self.threads[thread];
-        (state.page, state.asks_write, state.activity) = (page, asks_write, Activity::Faulted);
+        (state.page, state.asks_write) = (page, asks_write);
+        self.turn(thread, Activity::Faulted);
         if !self.late_faults || self.random.once_in(2) {
             self.report_fault(thread);
         }
@@ -442,7 +458,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
         self.cluster.tell(|_| tell_instruction(node, program, thread, instruction, so_far));
         state.next += 1;
         let is_over = program.threads.get(thread).is_none_or(|code| code.len() <= usize::from(state.next));
-        state.activity = if is_over { Activity::Done } else { Activity::Ready };
+        self.turn(thread, if is_over { Activity::Done } else { Activity::Ready });
     }
 
     fn choose(&mut self) -> Option<Action> {
@@ -479,7 +495,7 @@ impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, 
             return members(runnable).nth(at).map(Action::Thread);
         }
         at -= threads;
-        let node = self.cluster.open().find(|&node| {
+        let node = (0..self.cluster.nodes()).find(|&node| {
             let (count, _) = timers[usize::from(node)];
             let is_here = at < count;
             at -= if is_here { 0 } else { count };

@@ -211,6 +211,11 @@ impl<N: Coherence, B: Copy + Default> Driven<N, B> {
         waiting
     }
 
+    /// Whether a thread of `node`, which waits for a page, may retry.
+    pub(crate) fn is_woken(&self, node: u16, thread: usize) -> bool {
+        self.waiting[usize::from(node)].iter().any(|waiting| waiting.thread == thread && waiting.woken)
+    }
+
     /// A woken thread has retried. Where nobody says so, the node may look at its timers by itself.
     pub(crate) fn looked(&mut self, node: u16, page: u32, looks_itself: bool) {
         let page = PageIndex(page);
@@ -476,9 +481,9 @@ impl<N: Coherence, B: Copy + Default> Stepping for Driven<N, B> {
         self.now
     }
 
-    fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
+    fn order(&mut self, node: u16, shard: usize, effect: Effect) -> Order {
         let now = self.now;
-        self.node_mut(node).shard_mut(page).order(effect, || now, HOLD_MAX)
+        self.node_mut(node).shards[shard].order(effect, || now, HOLD_MAX)
     }
 
     fn note_input(&mut self, node: u16, input: Input) {

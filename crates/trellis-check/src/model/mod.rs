@@ -171,7 +171,7 @@ pub(crate) trait Stepping: Cluster + Sized {
     fn now(&self) -> Nanoseconds;
 
     /// The order of the shard for an effect.
-    fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order;
+    fn order(&mut self, node: u16, shard: usize, effect: Effect) -> Order;
 
     /// A shard is about to take this fact.
     fn note_input(&mut self, _node: u16, _input: Input) {}
@@ -181,18 +181,24 @@ pub(crate) trait Stepping: Cluster + Sized {
 
     /// A node that takes a step.
     fn at(&mut self, node: u16) -> At<'_, Self> {
-        At { cluster: self, node, page: PageIndex(0) }
+        At { cluster: self, node, shard: 0 }
+    }
+
+    /// The same, with the shard of a page.
+    fn at_page(&mut self, node: u16, page: PageIndex) -> At<'_, Self> {
+        let shard = (page.0 / CHUNK_PAGES) as usize % self.node(node).shards.len();
+        At { cluster: self, node, shard }
     }
 
     /// The shard of `page` takes one fact.
     fn step(&mut self, node: u16, page: PageIndex, input: Input) -> Result<(), String> {
-        node::take(&mut At { cluster: self, node, page }, input)
+        node::take(&mut self.at_page(node, page), input)
     }
 
     /// A thread of `node` that was woken for `page` after a fault is about to retry.
     fn looks(&mut self, node: u16, page: PageIndex) -> Result<(), String> {
         let now = self.now();
-        node::looks(&mut At { cluster: self, node, page }, page, || now)
+        node::looks(&mut self.at_page(node, page), page, || now)
     }
 
     /// A message arrives: first its bytes, then the message itself.
@@ -208,8 +214,7 @@ pub(crate) trait Stepping: Cluster + Sized {
 pub(crate) struct At<'a, C> {
     pub(crate) cluster: &'a mut C,
     pub(crate) node: u16,
-    /// A page of the shard.
-    page: PageIndex,
+    shard: usize,
 }
 
 impl<C: Stepping> Parts for At<'_, C> {
@@ -224,7 +229,7 @@ impl<C: Stepping> Parts for At<'_, C> {
     }
 
     fn hold(&mut self, shard: u32) -> At<'_, C> {
-        At { cluster: self.cluster, node: self.node, page: PageIndex(shard * CHUNK_PAGES) }
+        At { cluster: self.cluster, node: self.node, shard: shard as usize }
     }
 }
 
@@ -234,7 +239,7 @@ impl<C: Stepping> Carrier for At<'_, C> {
     type Breach = String;
 
     fn shard(&mut self) -> &mut Shard<C::Protocol> {
-        self.cluster.node_mut(self.node).shard_mut(self.page)
+        &mut self.cluster.node_mut(self.node).shards[self.shard]
     }
 
     fn decide(&mut self, input: Input, effects: &mut Vec<Effect>) {
@@ -245,7 +250,7 @@ impl<C: Stepping> Carrier for At<'_, C> {
 
     fn order(&mut self, effect: Effect) -> Order {
         self.cluster.note_effect(self.node, effect);
-        self.cluster.order(self.node, self.page, effect)
+        self.cluster.order(self.node, self.shard, effect)
     }
 
     fn carry_out(&mut self, order: Order, (): ()) -> Result<(), String> {

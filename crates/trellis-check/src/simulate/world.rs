@@ -416,8 +416,8 @@ impl<S: Start> Stepping for World<'_, S> {
         self.now
     }
 
-    fn order(&mut self, node: u16, page: PageIndex, effect: Effect) -> Order {
-        let shard = self.nodes[usize::from(node)].parts.shard_mut(page);
+    fn order(&mut self, node: u16, shard: usize, effect: Effect) -> Order {
+        let shard = &mut self.nodes[usize::from(node)].parts.shards[shard];
         self.start.fault().order(shard, effect, self.now, self.scenario.manners.hold_ns)
     }
 
