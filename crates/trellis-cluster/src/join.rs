@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, UdpSocket};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -271,8 +271,25 @@ const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
 /// The answer of a node that has only a link yet.
 const NOT_READY: &str = "this node is still starting";
 
-/// The node, for its link, which answers questions before the node exists.
-type ThisNode = Arc<OnceLock<Weak<Node>>>;
+/// What a link and its node know of each other. A link answers questions and refuses peers before the node exists.
+type ThisNode = Arc<Meeting>;
+
+#[derive(Default)]
+struct Meeting {
+    node: OnceLock<Weak<Node>>,
+    /// The sentence about the peer that was refused last.
+    refusal: Mutex<Option<String>>,
+}
+
+impl Meeting {
+    fn node(&self) -> Option<Arc<Node>> {
+        self.node.get().and_then(Weak::upgrade)
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<String>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Answers a process that knows the secret and wants to join. `meant_for_this` says whether the question was certainly
 /// meant for this node, and is not a recording of a question to another node.
@@ -443,8 +460,7 @@ fn tcp_options(
 fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
     let (config, this) = (config.clone(), Arc::clone(this));
     Box::new(move |meant_for_this: bool, question: &[u8]| {
-        let node = this.get().and_then(Weak::upgrade);
-        answer(&config, node.as_deref(), meant_for_this, &String::from_utf8_lossy(question))
+        answer(&config, this.node().as_deref(), meant_for_this, &String::from_utf8_lossy(question))
     })
 }
 
@@ -454,9 +470,7 @@ fn refused(this: &ThisNode) -> Box<dyn Fn(String) + Send + Sync> {
     let this = Arc::clone(this);
     Box::new(move |sentence| {
         trellis_output::lines::report(format_args!("{sentence}"));
-        if let Some(node) = this.get().and_then(Weak::upgrade) {
-            node.note_refused(&sentence);
-        }
+        *this.refusal() = Some(sentence);
     })
 }
 
@@ -516,11 +530,11 @@ fn start(
     node.status.set_node(node.me.0);
     node.know_thyself();
     // The link finds the node here from now on.
-    let _ = this.set(Arc::downgrade(&node));
+    let _ = this.node.set(Arc::downgrade(&node));
     let service = start_service(&node).map_err(system("the service thread cannot be started"))?;
     let caught = node.region.catch(Arc::new(NodeFaults::new(&node)));
     caught.map_err(|source| refused_region(&node.config, source))?;
-    match wait_for_peers(&node, still_there) {
+    match wait_for_peers(&node, this, still_there) {
         Ok(()) => {
             if let Err(sentence) = node.begin_leases() {
                 // The others must not wait for a node that cannot take part.
@@ -566,7 +580,7 @@ pub(crate) fn say_not_ready(config: &Config) -> std::io::Result<()> {
 
 /// Waits for the peers. `still_there` says whether the node that admits this one still listens; it is `true` if that
 /// cannot be known.
-fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), String> {
+fn wait_for_peers(node: &Node, this: &ThisNode, still_there: &dyn Fn() -> bool) -> Result<(), String> {
     node.doing(Activity::Waiting(Wait::Start));
     let begun = Instant::now();
     let limit = Duration::from_nanos(Wait::Start.limit_ns(&node.config));
@@ -601,12 +615,12 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
                 "{} did not come within {} s; start it, or set start_seconds_max{}",
                 names(node, &missing),
                 limit.as_secs(),
-                refused_unauthenticated(node)
+                refused_peers(node, this)
             ));
         }
         if waited >= next_word && !missing.is_empty() {
             next_word = waited * 2;
-            let refused = refused_unauthenticated(node);
+            let refused = refused_peers(node, this);
             trellis_output::lines::report(format_args!(
                 "node {}: waiting for {}{refused}",
                 node.me.0,
@@ -619,7 +633,7 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
 }
 
 /// A part of the sentence about missing peers: a missing peer may be one that was refused.
-fn refused_unauthenticated(node: &Node) -> String {
+fn refused_peers(node: &Node, this: &ThisNode) -> String {
     let unauthenticated = match node.unauthenticated_refused() {
         0 => String::new(),
         count => format!(
@@ -627,7 +641,10 @@ fn refused_unauthenticated(node: &Node) -> String {
              cluster: give every node the same secret_file"
         ),
     };
-    node.last_refusal().map_or(unauthenticated.clone(), |refusal| format!("; {refusal}{unauthenticated}"))
+    match &*this.refusal() {
+        Some(refusal) => format!("; {refusal}{unauthenticated}"),
+        None => unauthenticated,
+    }
 }
 
 fn missing_peers(node: &Node) -> Vec<usize> {

@@ -105,8 +105,6 @@ pub(crate) struct Node {
     lock_calls: AtomicU32,
     /// Ranges that the program holds without a guard.
     unguarded: Ordered<Vec<range_locks::Unguarded>>,
-    /// The sentence about the peer that was refused last.
-    refusal: Ordered<Option<String>>,
     /// Names an object in messages, for a program that numbers objects by itself.
     pub(crate) object_names: std::sync::OnceLock<fn(u64) -> String>,
     /// Whether long waits for objects are normal and are not reported.
@@ -253,7 +251,6 @@ impl Node {
             changes: change::Changes::new(),
             lock_calls: AtomicU32::new(0),
             unguarded: Ordered::new(Rank::Last, Vec::new()),
-            refusal: Ordered::new(Rank::Last, None),
             object_names: std::sync::OnceLock::new(),
             waits_are_normal: AtomicBool::new(false),
             threads: OnceLock::new(),
@@ -344,16 +341,6 @@ impl Node {
     /// The number of attempts to connect by peers that do not know the secret.
     pub(crate) fn unauthenticated_refused(&self) -> u64 {
         self.link.statistics().unauthenticated_refused
-    }
-
-    /// Notes that a peer was refused when it connected; the sentence says why.
-    pub(crate) fn note_refused(&self, sentence: &str) {
-        *ordered::lock(&self.refusal) = Some(sentence.to_owned());
-    }
-
-    /// The sentence about the peer that was refused last.
-    pub(crate) fn last_refusal(&self) -> Option<String> {
-        ordered::lock(&self.refusal).clone()
     }
 
     /// How an error names a peer.
