@@ -97,7 +97,7 @@ unsafe impl GlobalAlloc for CLibrary {
         // SAFETY: the caller's promise: the block is from this allocator, with this layout.
         unsafe {
             if is_large(layout) {
-                // Unmapping all of a mapping cannot fail.
+                // It fails only where the kernel allows no further mapping; the memory is not used again then.
                 let _ = munmap(block.cast(), layout.size());
             } else {
                 __libc_free(block.cast());

@@ -271,7 +271,7 @@ const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
 /// The answer of a node that has only a link yet.
 const NOT_READY: &str = "this node is still starting";
 
-/// What a link and its node know of each other. A link answers questions and refuses peers before the node exists.
+/// The link's view of its node, which is made after the link: a link answers questions and refuses peers before that.
 type ThisNode = Arc<Meeting>;
 
 #[derive(Default)]

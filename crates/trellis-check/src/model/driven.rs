@@ -246,8 +246,8 @@ impl<N: Coherence, B: Copy + Default> Driven<N, B> {
         (0..).zip(&self.nodes).filter(is_open).map(|(number, _)| number)
     }
 
-    /// What may go off at `node`. A page that is held for a thread that has not run yet is let go only if `is_late`: the
-    /// time of the thread is over.
+    /// The alarms that may be due at `node`. A page that is held for a thread that has not run yet is let go only if
+    /// `is_late`: the time of the thread is over.
     pub(crate) fn may_go_off(&self, node: u16, is_late: bool) -> impl Iterator<Item = (Input, Nanoseconds)> {
         let pending = self.nodes[usize::from(node)].shards.iter().flat_map(|shard| shard.timers.pending());
         pending.filter(move |(input, _)| match input {

@@ -190,11 +190,13 @@ impl Stream {
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Request {
         let passed = self.markers.iter().position(|marker| *marker == Some(page.0));
         if passed.is_none() && self.asked_for().contains(&page.0) {
-            if write && !self.stores {
+            // A pass of stores begins again at its first page.
+            let begins_again = self.stores && self.known_end > 0 && page.0 == self.origin;
+            if write && !begins_again {
                 return self.store_behind_loads(page);
             }
-            // The page was here and another node took it or reads it, or it was not granted. The pages behind it may no
-            // longer be needed.
+            // The page was here and another node took it, or it was not granted. The pages behind it may no longer be
+            // needed.
             *self = Stream::starting_at(page.0, write, self.used);
             return Request::only(page, write);
         }

@@ -37,7 +37,7 @@ struct Pass {
     end: u32,
     /// The page of the last fault.
     last: u32,
-    /// Where it ended before it is learned again; otherwise `end`, or less.
+    /// Where it ended before it was learned again; otherwise at most `end`.
     old_end: u32,
     /// The faults are stores.
     stores: bool,
@@ -129,11 +129,6 @@ impl Pass {
                 (self.old_end, self.end, self.write) = (self.end, page + pages, false);
             }
         } else if page == self.end {
-            if self.times == 0 {
-                // The stream that found it again goes on.
-                self.used = now;
-                return None;
-            }
             self.end = page + self.old_end.saturating_sub(page).div_ceil(2).max((page - self.first) / 8).max(1);
             if self.is_long(window_max) {
                 // A stream asks for the rest.
@@ -209,15 +204,6 @@ mod tests {
             let faults: u32 = found.iter().map(|(faults, _)| faults).sum();
             assert!(found.iter().all(|(_, pages)| *pages <= 32 + 4), "{found:?}");
             assert!(faults <= 40 + 2 * 12 + 7 * 5, "{faults} faults in 40 passes: {found:?}");
-        }
-    }
-
-    #[test]
-    fn a_stream_that_is_found_again_goes_on_as_a_stream() {
-        for store in [false, true] {
-            let mut streams = Streams::new(2048, 128);
-            let found = steps(&mut streams, &[(100..140, store)], 4);
-            assert!(found[1].0 <= found[0].0 && found[2].0 <= 3 && found[3].0 <= 6, "{found:?}");
         }
     }
 
